@@ -1,4 +1,4 @@
-"""All measurements, each in a process of its own: `make bench`, or `python -m benchmarks turns` for one."""
+"""Runs all measurements, each in a process of its own: `make bench`, or `python -m benchmarks turns` for one."""
 
 from __future__ import annotations
 

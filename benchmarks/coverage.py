@@ -1,11 +1,11 @@
 """The three streams on a mailing-list archive, with coverage `exclusive` and with `publish`, on fast and on slow storage.
 
-Each stream has several batches, and a turn for each, as streams have that run all day; and so have all three until the end:
-records come oftener than requests.
+Each stream has several batches and a turn for each batch, as streams that run all day have. All three streams have batches until
+the end: records come more often than requests.
 
-Slow storage is local disk whose every request takes as long as one to an object store. And there are streams of which each batch
-asks a service, which takes time and nothing of this machine. Each of these has a JVM of its own. It has more task slots than the
-machine has cores, as a task that waits for storage needs none.
+Slow storage is local disk on which every request takes as long as a request to an object store. A third case has streams in which
+each batch asks a service, which takes time but no resources of this machine. Each case has a JVM of its own, with more task slots
+than the machine has cores, as a task that waits for storage needs no core.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakegate.config.model import Coverage
 WORLDS = {"0 ms a request": (0, 0), "30 ms a request": (30, 0), "0 ms a request, each batch asks for 5 s": (0, 5)}
 """Name → milliseconds that a request to storage takes, and seconds that a batch asks a service."""
 WARMING, ROUNDS = 2, 2
-"""Of each, rounds in which the JVM gets warm, and those that count: its compilers take a third of the machine for minutes."""
+"""Rounds of each to warm the JVM up, and rounds that count: its compilers take a third of the machine for minutes."""
 PARTS = {"ingest": 7, "mutation": 5, "delete": 5}
 TASK_SLOTS = 6
 SLOW = Path(__file__).parent / "java" / "SlowFileSystem.java"
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
-    """Both, in interleaved pairs, in this process."""
+    """Measures both, in interleaved pairs, in this process."""
     data = Path(os.environ.get("LAKEGATE_TEST_DATA") or "../shared/data") / "engagement"
     expected = json.loads((data / "expected.json").read_text())[SOURCE]
     first_ms: dict[Coverage, list[float]] = {coverage: [] for coverage in COVERAGES}
@@ -72,11 +72,11 @@ def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
             "spark.master": f"local[{TASK_SLOTS}]",
             "spark.driver.memory": "4g",
             "spark.sql.shuffle.partitions": "2",
-            # Of two partitions there is nothing to make anew while a query runs, and each is planned again for it.
+            # With two partitions adaptive execution has nothing to improve, and it would plan each query again.
             "spark.sql.adaptive.enabled": "false",
             "spark.ui.enabled": "false",
             "spark.databricks.delta.snapshotPartitions": "1",
-            # The tasks that read logs are so small that making code for them takes longer than what it does.
+            # The tasks that read logs are so small that generating their code takes longer than running it.
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.driver.extraClassPath": str(folder / "java"),
             "spark.driver.extraJavaOptions": f"-Dslow.ms={latency_ms} -XX:ReservedCodeCacheSize=400m -XX:+UseParallelGC",

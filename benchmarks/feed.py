@@ -1,6 +1,6 @@
-"""What Spark costs a micro-batch: one changed row carried to PostgreSQL from a table's change data feed, and from memory.
+"""Spark's share of a micro-batch: one changed row carried to PostgreSQL from a table's change data feed, and from memory.
 
-The same changes, applied by the same statements to two tables of one server, in interleaved pairs.
+The same statements apply the same changes to two tables of one server, in interleaved pairs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
         folder.chmod(0o755)
         with postgres_server(folder / "server") as server:
             database = Database("postgres", server)
-            for table in ("fed", "told"):
+            for table in ("fed", "given"):
                 database.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, email text UNIQUE)")
             spark = lakegate.session("feed", conf=SPARK)
             lake = f"delta.`{folder}/people`"
@@ -57,27 +57,29 @@ def main() -> None:
                 return (time.perf_counter() - begun) * 1000
 
             carried_ms(feed, "fed")
-            told = [Change(seq=n, tx=str(n), table="told", op="u", before=None, after=after(n, 0)) for n in range(ROWS)]
-            list(run(Changes(told), target, stream="told"))
+            given = [
+                Change(seq=n, tx=str(n), table="given", op="u", before=None, after=after(n, 0)) for n in range(ROWS)
+            ]
+            list(run(Changes(given), target, stream="given"))
             for number in range(WARM + PAIRS):
                 spark.sql(f"UPDATE {lake} SET email = 'x{number}' WHERE id = {number}")
                 seq = ROWS + number
                 changes = Changes(
-                    [Change(seq=seq, tx=str(seq), table="told", op="u", before={"id": number}, after=after(number, 1))]
+                    [Change(seq=seq, tx=str(seq), table="given", op="u", before={"id": number}, after=after(number, 1))]
                 )
-                took = {"feed": carried_ms(feed, "fed"), "memory": carried_ms(changes, "told")}
+                took = {"feed": carried_ms(feed, "fed"), "memory": carried_ms(changes, "given")}
                 if number >= WARM:
                     for kind, ms in took.items():
                         spent_ms[kind].append(ms)
             target.close()
-            ((same,),) = database.query("SELECT count(*) FROM fed JOIN told USING (id, email)")
+            ((same,),) = database.query("SELECT count(*) FROM fed JOIN given USING (id, email)")
             spark.stop()
     assert same == ROWS, f"{same} rows of {ROWS} are the same"
     write("feed", {"machine": machine(), **{f"{kind}_ms": figures(samples) for kind, samples in spent_ms.items()}})
 
 
 def after(n: int, step: int) -> dict[str, object]:
-    """The row that change `n` leaves."""
+    """Returns the row that change `n` leaves."""
     return {"id": n, "email": f"x{n}" if step else f"m{n}"}
 
 

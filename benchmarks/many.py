@@ -1,4 +1,4 @@
-"""One commit of ten million rows carried to PostgreSQL: how long, and how much memory the processes of `lakegate sync run` take.
+"""A commit of ten million rows carried to PostgreSQL: time, and memory of the processes of `lakegate sync run`.
 
 python -m benchmarks.many [ROWS]
 """
@@ -24,7 +24,7 @@ LOOK_S = 0.25
 
 
 class Memory:
-    """The most that a process and those below it had resident, looked at four times a second."""
+    """The maximum resident memory of a process and its children, sampled four times a second."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self.most_kib = pid, dict.fromkeys(("all", "JVM", "Python"), 0)

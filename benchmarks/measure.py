@@ -1,4 +1,4 @@
-"""What every measurement shares: the figures of a sample, the machine it ran on, and where the result is written."""
+"""Functions that all measurements share: the figures of a sample, the machine, and the place of the result."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def figures(samples_ms: Sequence[float]) -> dict[str, float]:
-    """Minimum, quartiles, 99th percentile and maximum, in milliseconds, and how many samples."""
-    # Exclusive quartiles of a few samples lie outside of them.
+    """Returns minimum, quartiles, 99th percentile and maximum, in milliseconds, and the number of samples."""
+    # Exclusive quartiles of a few samples lie outside the samples.
     low, median, high = (
         statistics.quantiles(samples_ms, n=4, method="inclusive") if len(samples_ms) > 1 else [samples_ms[0]] * 3
     )
@@ -37,7 +37,7 @@ def write(name: str, result: dict[str, Any]) -> None:
 
 
 def cpu_s(spark: SparkSession) -> dict[str, float]:
-    """Processor time so far, in seconds, of the JVM, of its compilers (a part of that), and of this process."""
+    """Returns the processor time so far, in seconds, of the JVM, of its compilers (a part of that), and of this process."""
     jvm: Any = spark._jvm
     process = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}")
     threads = [_name_and_cpu_s(thread / "stat") for thread in (process / "task").iterdir()]

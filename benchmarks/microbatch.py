@@ -1,4 +1,4 @@
-"""The fixed cost of a supervised micro-batch beside the same batch in plain Structured Streaming: 30 interleaved pairs.
+"""The fixed cost of a supervised micro-batch, compared with the same batch in plain Structured Streaming: 30 interleaved pairs.
 
 Both append the same small file to a Delta table of their own with `trigger(availableNow=True)`; ours takes a turn, carries the
 token, reads it before and after, and completes the turn.
@@ -75,11 +75,11 @@ class Plain:
         return writer.foreachBatch(self.sink())
 
     def sink(self) -> Callable[[DataFrame, int], None]:
-        """What foreachBatch calls."""
+        """Returns the function that foreachBatch calls."""
         return self.write
 
     def run(self) -> None:
-        """One micro-batch."""
+        """Runs one micro-batch."""
         self.query().trigger(availableNow=True).start().awaitTermination()
 
 

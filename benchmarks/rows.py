@@ -1,4 +1,4 @@
-"""Statements of several writers on one Delta table: what ours cost beside stock delta-spark, and how many get through.
+"""Statements of several writers on one Delta table: their cost compared with stock delta-spark, and their throughput.
 
 `python -m benchmarks.rows` measures all; `python -m benchmarks.rows uncontended` one part.
 """
@@ -30,11 +30,11 @@ from lakegate.rows.transaction import GROUP_CONF
 PAIRS, WARM_UP = 30, 6
 WARM_UP_S, APPENDS_S, ROUNDS = 600, 30, 5
 STATEMENTS, STATEMENTS_WARMING = 96, 24
-"""So many in each cell. Statements take longer the more of them their table has had, as updated rows lie in files of their own: in
-an equal time the faster way would have the slower table.
+"""Statements in each cell. A statement takes longer the more statements its table has had, as updated rows lie in files of their
+own: with an equal time the faster way would have the slower table.
 """
 WRITERS = ((2, 4), (4, 4), (8, 4), (8, 1))
-"""So many writers, and in how many of the four files each statement's rows are."""
+"""Number of writers, and in how many of the four files each statement's rows are."""
 ROWS, FILES, TOUCHED = 200_000, 4, 20
 CONFLICTS = ("ConcurrentAppend", "ConcurrentDelete", "CONCURRENT_APPEND", "CONCURRENT_DELETE")
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def table(spark: SparkSession, folder: Path, name: str, *, rows: int = ROWS, files: int = FILES) -> str:
-    """k, v and w in files of equal size, each with its share of k."""
+    """Makes a table of k, v and w in files of equal size, each with its share of k."""
     path = str(folder / name)
     spark.sql(
         f"CREATE TABLE delta.`{path}` (k BIGINT, v BIGINT, w STRING) USING delta "
@@ -70,7 +70,7 @@ def table(spark: SparkSession, folder: Path, name: str, *, rows: int = ROWS, fil
 
 
 def keys_of(number: int, files: int = FILES) -> str:
-    """Keys of rows that no other number has, spread over so many files."""
+    """Returns keys of rows that no other number has, spread over `files` files."""
     size, share = ROWS // FILES, TOUCHED // files
     place = number // (FILES // files) * 97 % (size - share)
     first = number % (FILES // files) * files
@@ -80,7 +80,7 @@ def keys_of(number: int, files: int = FILES) -> str:
 def dml(
     kind: type[StockTable], spark: SparkSession, path: str, number: int, operation: str, files: int = FILES
 ) -> Callable[[], object]:
-    """A statement on rows of its own, in so many of the files."""
+    """Makes a statement on rows of its own, in `files` of the files."""
     keys = keys_of(number, files)
     target = kind.forPath(spark, path).alias("t")
     said: Callable[[str], object] = spark.sql if kind is StockTable else partial(lakegate.sql, spark)
@@ -104,7 +104,7 @@ def dml(
 
 
 def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """Each statement alone: 30 interleaved pairs on two tables of the same content."""
+    """Measures each statement alone: 30 interleaved pairs on two tables of the same content."""
     result: dict[str, Any] = {}
     for operation in ("DELETE", "UPDATE", "MERGE", "OPTIMIZE", "UPDATE, SQL", "INSERT, SQL"):
         sides = {
@@ -136,7 +136,7 @@ def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def writers(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """2, 4 and 8 threads, so many statements on rows of their own in the same files."""
+    """Measures 2, 4 and 8 threads, each with statements on rows of its own in the same files."""
     result: dict[str, Any] = {}
     _warm_up(spark, folder)
     for number, files in WRITERS:
@@ -151,10 +151,10 @@ WAYS = ("stock with retry", "stock under one lock", "lakegate", "lakegate, group
 
 @cache
 def _warm_up(spark: SparkSession, folder: Path) -> None:
-    """Each way in turn, once for all parts.
+    """Warms the JVM up with each way in turn, once for all parts.
 
-    A driver that runs for days has compiled its code. One that has just begun compiles on the cores that it is measured on: after
-    four minutes that still was a quarter of the processor time of stock under one lock, and a sixth of ours.
+    A driver that has run for days has compiled its code. A driver that has just started compiles on the cores that are measured:
+    after four minutes compiling still took a quarter of the processor time of stock under one lock, and a sixth of ours.
     """
     begun = time.perf_counter()
     for number in itertools.takewhile(lambda _: time.perf_counter() - begun < WARM_UP_S, itertools.count()):
@@ -232,7 +232,7 @@ def _cell(
     if levels:
         whole_ms = sum(times) * 1000
         shares = {what: round(each / whole_ms, 3) for what, each in spent_ms.items()}
-        # The rest is stock Delta's: planning, Spark's jobs, writing Parquet and vectors, its try at the commit.
+        # The rest is stock Delta's: planning, Spark's jobs, writing Parquet and vectors, its attempt to commit.
         found["time_goes_to"] = {"stock execution": round(1 - sum(shares.values()), 3), **shares}
         found["levels"] = {str(level): levels[level] for level in sorted(levels)}
     if publishes:
@@ -246,7 +246,7 @@ def _bytes(path: str) -> int:
 
 
 def lock(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """8 writers beside stock under one lock, in interleaved rounds: a single cell differs by a tenth from the next."""
+    """Compares 8 writers with stock under one lock, in interleaved rounds: a single cell differs by a tenth from the next."""
     _warm_up(spark, folder)
     cells: dict[str, list[dict[str, Any]]] = {
         way: [] for way in ("stock under one lock", "lakegate", "lakegate, groups")
@@ -274,7 +274,7 @@ def lock(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """One stock append a second, all of whose rows an UPDATE (or MERGE) stream's statements concern, or none."""
+    """Measures an UPDATE (or MERGE) stream with one concurrent stock append a second, all or none of whose rows it concerns."""
     result: dict[str, Any] = {}
     _warm_up(spark, folder)
     for operation in ("UPDATE", "MERGE"):
@@ -304,7 +304,7 @@ def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
                     done = merge.execute().lakegate
                 times.append((time.perf_counter() - begun) * 1000)
                 levels[done.level] += 1
-                if done.level > 0:  # else stock Delta's own commit was put
+                if done.level > 0:  # otherwise stock Delta's own commit was put
                     publishes.append(done.publish_ms)
                 most = max(most, done.attempts)
             stop.set()
@@ -325,22 +325,22 @@ def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def growth(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """What publishing a staged DELETE takes on tables of so many files, behind so many winners."""
+    """Measures publishing a staged DELETE, by the number of files of the table and of winning commits."""
     result: dict[str, Any] = {}
     for files in (100, 1_000, 10_000):
         path = table(spark, folder, f"growth-{files}", rows=files * 10, files=files)
         ours, last = publisher(spark), itertools.count(files * 10 - 1, -1)  # each row is deleted once
-        for winners in (1, 10, 100):
+        for others in (1, 10, 100):
             samples = []
             for _ in range(3):
                 staged = ours.stage(statement(spark, f"DELETE FROM delta.`{path}` WHERE k = {next(last)}"))
-                for number in range(winners):
+                for number in range(others):
                     spark.sql(f"INSERT INTO delta.`{path}` VALUES ({-number - 1}, 0, 'w')")
                 begun = time.perf_counter()
                 ours.finish(staged)
                 samples.append((time.perf_counter() - begun) * 1000)
-            result[f"{files} files, {winners} winners"] = {"publish_ms": figures(samples)}
-            print(files, winners, figures(samples), flush=True)
+            result[f"{files} files, {others} winning commits"] = {"publish_ms": figures(samples)}
+            print(files, others, figures(samples), flush=True)
     return result
 
 

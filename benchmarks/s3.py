@@ -2,7 +2,7 @@
 
     python -m benchmarks s3
 
-The server is that of the tests, on this machine and behind one lock: read the ratios. Log stores alone, without Spark.
+The server is the one of the tests, on this machine and behind one lock: read the ratios. Log stores alone, without Spark.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ STORES = ("single_driver", "conditional", "dynamodb")
 COMMITS, WARM = 40, 10
 DRIVERS = (1, 2, 3, 4)
 SHARED_COMMITS = 60
-"""Of all drivers together."""
+"""Total of all drivers."""
 ONE_WAY_DELAY_MS = 30.0
 
 
 class Writer:
-    """One log store of one JVM."""
+    """A log store of a JVM."""
 
     def __init__(self, jvm: Any, server: AwsServer, word: str, table: str) -> None:
         self._jvm, self._conf, self._table = jvm, hadoop_conf(jvm, server), table
         self._store = getattr(jvm, CLASSES[word])(self._conf)
 
     def commit(self, version: int, content: str) -> bool:
-        """False: another has the version."""
+        """Commits a version; returns False if another writer has the version."""
         path = self._jvm.org.apache.hadoop.fs.Path(f"{self._table}/_delta_log/{version:020}.json")
         try:
             self._store.write(path, self._jvm.java.util.List.of(content).iterator(), False, self._conf)
@@ -54,7 +54,7 @@ class Writer:
 
 
 def alone(server: AwsServer, jvm: Any, delay_ms: float) -> dict[str, Any]:
-    """Store → what one commit takes; stores take turns, so that the machine's load hits all alike."""
+    """Returns store → cost of one commit; the stores alternate, so that the machine's load affects all alike."""
     writers = {word: Writer(jvm, server, word, f"s3a://lake/alone-{delay_ms:.0f}-{word}") for word in STORES}
     for version in range(WARM):
         for writer in writers.values():
@@ -78,14 +78,14 @@ def alone(server: AwsServer, jvm: Any, delay_ms: float) -> dict[str, Any]:
 
 
 def warm(server: AwsServer, jvms: list[Any]) -> None:
-    """Has each JVM commit once with each store: its first request takes seconds, which are no store's."""
+    """Lets each JVM commit once with each store: its first request takes seconds, which are not the store's cost."""
     for number, jvm in enumerate(jvms):
         for word in STORES:
             Writer(jvm, server, word, f"s3a://lake/warm-{word}-{number}").commit(0, "warm")
 
 
 def together(server: AwsServer, jvms: list[Any], word: str) -> dict[str, Any]:
-    """Versions per second of all drivers, each trying each version; what they were told they wrote, and what is not there."""
+    """Returns versions per second of all drivers, which all try each version; acknowledged commits; and missing ones."""
     table = f"s3a://lake/together-{word}-{len(jvms)}"
     writers = [Writer(jvm, server, word, table) for jvm in jvms]
     writers[0].commit(0, "first")

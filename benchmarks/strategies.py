@@ -1,6 +1,6 @@
-"""Ways to carry changes to a PostgreSQL database with unique keys: what others do, as baselines for `sync.py`.
+"""Common ways to carry changes to a PostgreSQL database with unique keys, as baselines for `sync.py`.
 
-Each takes changes in source order and applies them; each counts what went wrong on the way. None is part of Lakegate.
+Each takes changes in source order, applies them, and counts the failures. None is part of Lakegate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Lanes = Iterable[Sequence[Change]]
 
 
 def statement(change: Change) -> tuple[str, list[Any]]:
-    """The change as one statement, and its parameters."""
+    """Returns the change as one statement, and its parameters."""
     if change.op == "d":
         assert change.before is not None
         return f"DELETE FROM {change.table} WHERE id = %s", [change.before["id"]]
@@ -45,21 +45,21 @@ def statement(change: Change) -> tuple[str, list[Any]]:
 
 
 def row(change: Change) -> tuple[str, int]:
-    """The row that it changes."""
+    """Returns the row that the change concerns."""
     image = change.after or change.before
     assert image is not None
     return change.table, image["id"]
 
 
 def connected(dsn: str) -> psycopg.Connection[Any]:
-    """A connection that prepares what it executes."""
+    """Opens a connection that prepares its statements."""
     connection = psycopg.connect(dsn)
     connection.prepare_threshold = 1
     return connection
 
 
 def serial(dsn: str, changes: Sequence[Change]) -> Counter[str]:
-    """One statement after the other, a commit for each source transaction."""
+    """Applies one statement after the other, with a commit for each source transaction."""
     with connected(dsn) as connection:
         for _, group in groupby(changes, key=lambda change: change.tx):
             for change in group:
@@ -69,7 +69,7 @@ def serial(dsn: str, changes: Sequence[Change]) -> Counter[str]:
 
 
 def executemany(dsn: str, changes: Sequence[Change]) -> Counter[str]:
-    """In order, runs of one statement by `executemany`, all in a pipeline, a commit every thousand changes."""
+    """Applies runs of one statement in order by `executemany`, all in a pipeline, with a commit every thousand changes."""
     with connected(dsn) as connection:
         for begin in range(0, len(changes), 1000):
             with connection.pipeline(), connection.cursor() as cursor:
@@ -81,7 +81,7 @@ def executemany(dsn: str, changes: Sequence[Change]) -> Counter[str]:
 
 
 def by_table(dsn: str, changes: Sequence[Change]) -> Counter[str]:
-    """A lane for each table."""
+    """Applies the changes of each table in a lane of its own."""
     lanes: dict[str, list[Change]] = defaultdict(list)
     for change in changes:
         lanes[change.table].append(change)
@@ -89,12 +89,12 @@ def by_table(dsn: str, changes: Sequence[Change]) -> Counter[str]:
 
 
 def by_key(dsn: str, changes: Sequence[Change]) -> Counter[str]:
-    """Lanes by hash of the primary key, with retries."""
+    """Applies changes in lanes by hash of the primary key, with retries."""
     return _side_by_side(dsn, _by_key(changes))
 
 
 def queue(dsn: str, changes: Sequence[Change]) -> Counter[str]:
-    """The article's: rows that share a unique value go through a queue for each table, the others by hash."""
+    """Applies changes as the article does: rows that share a unique value go through a queue for each table, other rows by hash."""
     found: Counter[str] = Counter()
     for begin in range(0, len(changes), WINDOW):
         window = changes[begin : begin + WINDOW]
@@ -111,7 +111,7 @@ def queue(dsn: str, changes: Sequence[Change]) -> Counter[str]:
 
 
 def by_component(dsn: str, changes: Sequence[Change]) -> Counter[str]:
-    """Row by row, rows that are connected by unique values in one lane."""
+    """Applies changes row by row, with rows that are connected by unique values in one lane."""
     found: Counter[str] = Counter()
     for begin in range(0, len(changes), WINDOW):
         window = changes[begin : begin + WINDOW]
@@ -132,7 +132,7 @@ def by_component(dsn: str, changes: Sequence[Change]) -> Counter[str]:
 
 
 def bulk_upsert(dsn: str, changes: Sequence[Change]) -> Counter[str]:
-    """The last image of each row, partitioned by primary key: `ON CONFLICT` in bulk, then deletes; given up after retries."""
+    """Applies each row's last image, partitioned by primary key: `ON CONFLICT` in bulk, then deletes; gives up after retries."""
     found: Counter[str] = Counter()
     lock = threading.Lock()
 
@@ -185,7 +185,7 @@ def _by_key(changes: Sequence[Change]) -> list[list[Change]]:
 
 
 def _holders(window: Sequence[Change]) -> list[list[tuple[str, int]]]:
-    """For each unique value the rows that have it, before or after."""
+    """Returns for each unique value the rows that have it, before or after."""
     found: dict[Any, dict[tuple[str, int], None]] = defaultdict(dict)
     for change in window:
         for image in (change.before, change.after):
@@ -217,7 +217,7 @@ class _Pool:
 
 
 def _side_by_side(dsn: str, lanes: Lanes) -> Counter[str]:
-    """Each lane in its own order; a refused transaction is tried again, then row by row, then its rows are set aside."""
+    """Runs each lane in its own order; retries a refused transaction as a whole, then row by row, then sets its rows aside."""
     found: Counter[str] = Counter()
     lock = threading.Lock()
 

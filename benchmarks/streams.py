@@ -1,8 +1,8 @@
-"""The three streams on a real mailing-list archive beside a plain Spark script that does the same work with stock MERGE.
+"""The three streams on a real mailing-list archive, compared with a plain Spark script that does the same work with stock MERGE.
 
 All start from empty tables in one JVM, one after the other, and must end in the data set's own digest. There are two plain
-scripts: what an engineer writes first, which forgets each request when it has changed the rows that are there; and one that
-keeps the requests in tables of its own, so that rows that come later follow them, which is what the streams do.
+scripts. The first, which an engineer writes first, forgets each request after it has changed the existing rows. The second keeps
+the requests in tables of its own and applies them to later rows as well, which is what the streams do.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def ratio(ours_ms: list[float], theirs_ms: list[float]) -> float:
-    """Of the medians."""
+    """Returns the ratio of the medians."""
     return round(figures(ours_ms)["median"] / figures(theirs_ms)["median"], 3)
 
 
@@ -84,15 +84,15 @@ def cut(file: Path, folder: Path, order: str, parts: int) -> None:
 
 
 def digest(spark: SparkSession, table: Path) -> str:
-    """The data set's digest of a table: SHA-256 over its sorted lines."""
+    """Returns the data set's digest of a table: SHA-256 over its sorted lines."""
     rows = spark.read.format("delta").load(str(table)).select("engagement_id", "person_id").collect()
     return hashlib.sha256("\n".join(sorted(f"{a}|{b}" for a, b in rows)).encode()).hexdigest()
 
 
 def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | None = None, asked_s: float = 0) -> None:
-    """The three streams, in turns; with a coverage, each file is a batch and each batch a turn.
+    """Runs the three streams, in turns; with a coverage, each file is a batch and each batch a turn.
 
-    Each batch asks a service, if `asked_s` is not 0, that takes so many seconds.
+    If `asked_s` is not 0, each batch asks a service that takes that many seconds.
     """
     keys: dict[str, Any] = {}
     if coverage is not None:
@@ -135,7 +135,7 @@ def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | N
 
 
 def plain(spark: SparkSession, source: Path, target: Path) -> None:
-    """The same three queries by hand, each awaited before the next begins; a request concerns the rows that are there."""
+    """Runs the same three queries by hand, each awaited before the next begins; a request concerns only existing rows."""
     table = str(target / "table")
 
     def ingest(batch: DataFrame, batch_id: int) -> None:
@@ -151,7 +151,7 @@ def plain(spark: SparkSession, source: Path, target: Path) -> None:
 
 
 def keeping(spark: SparkSession, source: Path, target: Path) -> None:
-    """By hand, but with every request kept in a table, so that rows that come later follow it, too: what the streams do."""
+    """Runs them by hand, with every request kept in a table and applied to later rows as well, as the streams do."""
     table, moved, erased = (str(target / name) for name in ("table", "moved", "erased"))
     spark.createDataFrame([], "alias_id STRING, person_id STRING, seq LONG").write.format("delta").save(moved)
     spark.createDataFrame([], "person_id STRING").write.format("delta").save(erased)
@@ -187,13 +187,13 @@ def append(rows: DataFrame, table: str) -> None:
 
 
 def latest(batch: DataFrame) -> DataFrame:
-    """The last request of each alias."""
+    """Returns the last request of each alias."""
     last = F.max_by("new_person_id", "seq").alias("person_id")
     return batch.groupBy("alias_id").agg(last, F.max("seq").cast("long").alias("seq"))
 
 
 def change(rules: DataFrame, table: str) -> None:
-    """Has the rows of each alias follow its last request."""
+    """Applies the last request of each alias to its rows."""
     merge = DeltaTable.forPath(rules.sparkSession, table).alias("t").merge(rules.alias("m"), "t.alias_id = m.alias_id")
     merge.whenMatchedUpdate(set={"person_id": "m.person_id"}).execute()
 
@@ -209,7 +209,7 @@ def remove(people: DataFrame, table: str) -> None:
 def run_by_hand(
     spark: SparkSession, source: Path, target: Path, functions: Mapping[str, Callable[[DataFrame, int], None]]
 ) -> None:
-    """Three streaming queries, one after another."""
+    """Runs three streaming queries, one after another."""
     for kind, function in functions.items():
         schema = spark.read.parquet(str(source / kind)).schema
         writer = spark.readStream.schema(schema).parquet(str(source / kind)).writeStream.foreachBatch(function)

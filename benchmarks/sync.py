@@ -1,6 +1,6 @@
 """Changes to a PostgreSQL database with unique keys: strategies side by side, on a local socket and 1 ms away.
 
-Wrong rows come first: those that differ from a serial run of the changes. Four tables, 70/10/10/10, 15,000 rows each, a primary
+Wrong rows, which differ from a serial run of the changes, are reported first. Four tables, 70/10/10/10, 15,000 rows each, a primary
 key and two unique keys. A share of the changes hands unique values from row to row (moves, swaps, chains, deleted and taken).
 """
 
@@ -39,10 +39,10 @@ ROWS = 15_000
 SHARES = (0.0, 0.001, 0.01, 0.10)
 CHANGES = 60_000
 FEW = {False: 8_000, True: 1_000}
-"""So many of them for strategies that make a round trip for each: on the socket, and where one takes a millisecond."""
+"""Changes for strategies that make a round trip for each change: on the socket, and where a round trip takes a millisecond."""
 ROUNDS = 3
 DELAY_S = 0.0005
-"""Each way."""
+"""Delay in each direction."""
 FRESH_S = 15.0
 Values = dict[str, Any]
 Final = dict[tuple[str, int], Values]
@@ -50,7 +50,7 @@ Final = dict[tuple[str, int], Values]
 
 @dataclass(slots=True)
 class Source:
-    """A database, as it is at the source, that writes down what happens to it."""
+    """A source database that records its own changes."""
 
     chance: random.Random
     rows: dict[str, dict[int, Values]] = field(default_factory=lambda: {table: {} for table in TABLES})
@@ -59,13 +59,13 @@ class Source:
     tx: int = 0
 
     def new(self, table: str, **values: Any) -> Values:
-        """A row that nobody has yet."""
+        """Makes a row with new unique values."""
         self.fresh += 1
         n = self.fresh
         return {"id": n, "grp": n % 4, "name": f"customer name number {n:08}", "uk1": n, "uk2": f"u{n:08}", **values}
 
     def say(self, op: Any, table: str, before: Values | None, after: Values | None) -> None:
-        """One change."""
+        """Records one change."""
         if before is not None:
             del self.rows[table][before["id"]]
         if after is not None:
@@ -75,7 +75,7 @@ class Source:
         )
 
     def plain(self, table: str, live: list[int]) -> None:
-        """An update, an insert or a delete."""
+        """Makes an update, an insert or a delete."""
         kind = self.chance.random()
         if kind < 0.2:
             row = self.new(table)
@@ -91,7 +91,7 @@ class Source:
             self.say("u", table, old, {**old, "name": f"customer name number {self.fresh:08}"})
 
     def hand_over(self, table: str, live: list[int]) -> None:
-        """A value of a unique key goes from row to row, in two or three changes."""
+        """Moves a value of a unique key from row to row, in two or three changes."""
         a, b = (self.rows[table][one] for one in self.chance.sample(live, 2))
         names = self.chance.choice(strategies.UNIQUE)
         held, other = {name: a[name] for name in names}, {name: b[name] for name in names}
@@ -116,7 +116,7 @@ class Source:
 
 
 def generated(share: float, count: int) -> tuple[dict[str, list[Values]], list[Change]]:
-    """Rows at the beginning by table, and at least `count` changes, of which `share` hand values over."""
+    """Returns the first rows by table, and at least `count` changes, of which `share` hand values over."""
     source = Source(random.Random(7))
     for table in TABLES:
         for _ in range(ROWS):
@@ -128,7 +128,7 @@ def generated(share: float, count: int) -> tuple[dict[str, list[Values]], list[C
         source.tx += 1
         (table,) = source.chance.choices(TABLES, WEIGHTS)
         for _ in range(source.chance.randrange(1, 6)):
-            if source.chance.random() < share / 2.4:  # so many changes one hand-over has
+            if source.chance.random() < share / 2.4:  # changes of one hand-over
                 source.hand_over(table, live[table])
             else:
                 source.plain(table, live[table])
@@ -136,7 +136,7 @@ def generated(share: float, count: int) -> tuple[dict[str, list[Values]], list[C
 
 
 def ends(first: dict[str, list[Values]], changes: Sequence[Change]) -> Final:
-    """The rows after a serial run."""
+    """Returns the rows after a serial run."""
     rows = {(table, row["id"]): row for table, some in first.items() for row in some}
     for change in changes:
         if change.before is not None:
@@ -147,7 +147,7 @@ def ends(first: dict[str, list[Values]], changes: Sequence[Change]) -> Final:
 
 
 def prepared(server: str, first: dict[str, list[Values]]) -> str:
-    """The DSN of a fresh schema with the rows of the beginning."""
+    """Makes a fresh schema with the first rows and returns its DSN."""
     database = fresh_postgres(server)
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         for table, rows in first.items():
@@ -164,7 +164,7 @@ def prepared(server: str, first: dict[str, list[Values]]) -> str:
 
 
 def wrong_rows(dsn: str, final: Final) -> int:
-    """Rows of the target that are not as after a serial run, or missing, or too many."""
+    """Counts rows of the target that differ from a serial run, are missing, or are too many."""
     found: Final = {}
     with psycopg.connect(dsn) as connection:
         for table in TABLES:
@@ -174,7 +174,7 @@ def wrong_rows(dsn: str, final: Final) -> int:
 
 
 def ours(mode: Mode) -> Callable[[str, Sequence[Change]], Counter[str]]:
-    """Lakegate, as `lakegate sync run` applies changes."""
+    """Returns a function that applies changes as `lakegate sync run` does."""
 
     def apply(dsn: str, changes: Sequence[Change]) -> Counter[str]:
         with contextlib.closing(open_target(dsn)) as target:
@@ -201,7 +201,7 @@ IN_BULK = {
 
 
 def compared(server: str, through: str | None, share: float) -> dict[str, Any]:
-    """All strategies at one share of hand-overs, rounds interleaved; each round begins with the same rows."""
+    """Compares all strategies at one share of hand-overs, rounds interleaved; each round begins with the same rows."""
     first, changes = generated(share, CHANGES)
     spent: dict[str, list[float]] = {name: [] for name in (*ROW_BY_ROW, *IN_BULK)}
     wrong: Counter[str] = Counter()
@@ -235,13 +235,13 @@ class Live:
         self._rate, self._next, self.begun = rate, 0, time.perf_counter()
 
     def appeared_at(self, seq: int) -> float:
-        """When a change was committed at the source."""
+        """Returns when a change was committed at the source."""
         return self.begun + seq / self._rate
 
     def transactions(
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
-        """See `ChangeSource`; asked in order."""
+        """See `ChangeSource`; called in order."""
         while (
             self._next < len(self._groups) and self.appeared_at(self._groups[self._next][-1].seq) <= time.perf_counter()
         ):
@@ -250,7 +250,7 @@ class Live:
 
 
 def freshness(server: str, rate: float) -> dict[str, Any]:
-    """From the commit at the source until it is visible in the target, at an offered rate."""
+    """Measures the time from the commit at the source until the change is visible in the target, at an offered rate."""
     first, changes = generated(0.01, int(rate * FRESH_S))
     dsn = prepared(server, first)
     lags: list[float] = []
@@ -285,7 +285,7 @@ def _relay(socket: str, delay_s: float, told: Connection) -> None:
 
 @contextlib.contextmanager
 def far_away(directory: Path) -> Iterator[str]:
-    """The DSN of the same server, half a millisecond away in each direction; a process of its own holds up what is sent."""
+    """Yields the DSN of the same server, half a millisecond away in each direction; a process of its own delays the data."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=_relay, args=(str(directory / ".s.PGSQL.5432"), DELAY_S, there), daemon=True

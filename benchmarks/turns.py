@@ -1,7 +1,7 @@
 """The cost of a turn: alone, handed over between 2, 10 and 50 contenders, and taken over after `kill -9`.
 
 On a file and on one ZooKeeper server, each contender a process of its own. Baselines in the same run: `kazoo.recipe.lock.Lock`
-on the same server, which orders nobody, has no fencing token and remembers nothing; a bare create and delete there; an `flock`.
+on the same server, which has no order, no fencing token and no history; a bare create and delete there; an `flock`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from lakegate.turns.protocol.fencing import job_token
 TURNS = 500
 CONTENDED_TURNS = 500
 HOLD_S = 0.02
-"""How long each turn lasts: the next asking is not to fall together with the hand-over, as it does not where turns are work."""
+"""How long each turn lasts, so that the next request does not coincide with the hand-over, as with turns that do work."""
 TAKE_OVERS = 8
 LEASE_S = 4.0
 KAZOO = "kazoo://"
 
 Free = Callable[[], object]
 Take = Callable[[], Free]
-"""Waits for the turn; what gives it back."""
+"""Waits for the turn; returns the function that gives it back."""
 
 
 def open_job(url: str, job: str) -> tuple[Take, Callable[[], None]]:
-    """How a job takes its turns, and how it ends. Its tables are fakes, so that only the coordinator is measured."""
+    """Returns the functions that take a job's turns and end the job. Its tables are fakes: only the coordinator is measured."""
     if not url.startswith(KAZOO):
         run = coordinator(store_of(url), "L", job, timeout_s=600.0)
         run.open()
@@ -58,7 +58,7 @@ def open_job(url: str, job: str) -> tuple[Take, Callable[[], None]]:
 
 
 def timed_ms(action: Callable[[], object], times: int) -> dict[str, float]:
-    """The figures of an action that is done so often, without the first ones."""
+    """Returns the figures of an action that runs `times` times, without the first runs."""
     samples = []
     for _ in range(times):
         begun = time.perf_counter()
@@ -68,7 +68,7 @@ def timed_ms(action: Callable[[], object], times: int) -> dict[str, float]:
 
 
 def alone(urls: dict[str, str], address: str, folder: Path) -> dict[str, Any]:
-    """Taken and given back by one job, and the baselines."""
+    """Measures a turn taken and given back by one job, and the baselines."""
     found: dict[str, Any] = {}
     for name, url in urls.items():
         take, end = open_job(url, "alone")
@@ -93,7 +93,7 @@ def alone(urls: dict[str, str], address: str, folder: Path) -> dict[str, Any]:
 
 
 def contender(url: str, name: str, turns: int) -> None:
-    """One process: takes its turns, and prints when each was granted and given back."""
+    """Runs one process: takes its turns, and prints when each was granted and given back."""
     take, end = open_job(url, name)
     say("open")
     sys.stdin.readline()
@@ -102,7 +102,7 @@ def contender(url: str, name: str, turns: int) -> None:
         granted = now_s()
         say(json.dumps(["granted", granted]))
         if turns == 1:
-            sys.stdin.readline()  # holds it until it is killed, or told
+            sys.stdin.readline()  # holds it until it is killed, or reads a line
         time.sleep(HOLD_S)
         freed = now_s()
         free()
@@ -111,12 +111,12 @@ def contender(url: str, name: str, turns: int) -> None:
 
 
 def now_s() -> float:
-    """The clock that all processes of the machine share."""
+    """Returns the time of the clock that all processes of the machine share."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def say(text: str) -> None:
-    """One line to whoever started this."""
+    """Prints one line for the parent process."""
     print(text, flush=True)
 
 
@@ -134,14 +134,14 @@ class Started:
             assert process.stdout.readline() == "open\n"
 
     def go(self, process: subprocess.Popen[str]) -> None:
-        """Lets one begin, or go on."""
+        """Lets one process begin, or continue."""
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
 
 
 def handover(url: str, contenders: int, in_all: int = CONTENDED_TURNS) -> dict[str, Any]:
-    """From one job's beginning to give its turn back to the next job's having it, while all of them want it."""
+    """Measures the time from the start of one job's release to the next job's grant, while all jobs want the turn."""
     turns = max(6, in_all // contenders)
     started = Started(url, [f"job-{n}" for n in range(contenders)], turns)
     for process in started.processes:
@@ -158,7 +158,7 @@ def handover(url: str, contenders: int, in_all: int = CONTENDED_TURNS) -> dict[s
 
 
 def take_over(url: str, times: int = TAKE_OVERS) -> dict[str, Any]:
-    """From `kill -9` of the holder to the turn of the one that waits."""
+    """Measures the time from `kill -9` of the holder to the turn of the waiting job."""
     samples = []
     for number in range(times):
         started = Started(url, [f"holder-{number}", f"heir-{number}"], 1)
@@ -168,7 +168,7 @@ def take_over(url: str, times: int = TAKE_OVERS) -> dict[str, Any]:
         started.go(holder)
         holder.stdout.readline()
         started.go(heir)
-        time.sleep(0.5 + 0.1 * number)  # at another moment between two heartbeats each time
+        time.sleep(0.5 + 0.1 * number)  # at a different moment between two heartbeats each time
         killed = now_s()
         os.kill(holder.pid, signal.SIGKILL)
         samples.append((json.loads(heir.stdout.readline())[1] - killed) * 1000)

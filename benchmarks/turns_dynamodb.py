@@ -24,14 +24,14 @@ WAIT_S = 20.0
 
 
 def counted(aws: AwsServer) -> Counter[str]:
-    """The requests since the last time, without heartbeats, which come with time and not with turns."""
+    """Counts the requests since the last call, without heartbeats, which depend on time and not on turns."""
     found = Counter(request.kind for request in aws.requests() if request.kind != "UpdateItem")
     aws.forget_requests()
     return found
 
 
 def alone(aws: AwsServer, url: str) -> dict[str, Any]:
-    """Taken and given back by one job: requests for each turn, and milliseconds."""
+    """Measures a turn taken and given back by one job: requests for each turn, and milliseconds."""
     take, end = open_job(url, "alone")
     take()()
     counted(aws)
@@ -42,7 +42,7 @@ def alone(aws: AwsServer, url: str) -> dict[str, Any]:
 
 
 def waiting(aws: AwsServer, url: str) -> dict[str, float]:
-    """What one job asks in a second while another has the turn."""
+    """Measures the requests of one job in a second while another has the turn."""
     store = store_of(url)
     free = open_job(url, "holder")[0]()
     version = store.read("L").version

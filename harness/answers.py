@@ -1,6 +1,6 @@
-"""What the simulated world answers to each effect of a process, in every way that it may be answered.
+"""Answers of the simulated world to each effect of a process, in every way that is possible.
 
-Which steps are merged, and why that loses nothing, is said at the head of `transitions.py`.
+The head of `transitions.py` says which steps are merged, and why that loses nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lakegate.turns.protocol.protocol import CheckpointView
 
 
 def spend(state: State, fault: Fault) -> State | None:
-    """The world with one fault of this kind less; None if none is left."""
+    """Returns the world with one fault of this kind less; None if none is left."""
     at = FAULTS.index(fault)
     left = state.budgets[at]
     return state._replace(budgets=put(state.budgets, at, left - 1)) if left else None
@@ -55,7 +55,7 @@ def _on_live_sessions(world: Processes, state: State, i: int, process: Process, 
 
 
 def _noted(state: State, mark: Mark) -> tuple[State, Mark]:
-    """The world with the mark, if no other has as high an epoch; and the mark that stands then."""
+    """Returns the world with the mark, unless a mark of an equal or higher epoch is noted; and the mark noted afterwards."""
     stands = higher(state.mark, mark)
     return state._replace(mark=stands), stands
 
@@ -123,7 +123,7 @@ def _on_sleep(world: Processes, state: State, i: int, process: Process, _: Sleep
     place = world.job_of[process.session]
     record = world.records[state.record]
     has_data = not state.sources[place].is_finished
-    # A run without data has something to do, too: it finds out that a lost turn had finished.
+    # A run without data also has something to do: it finds out that a lost turn had finished.
     name = world.scenario.jobs[place].name
     has_to_say = world.scenario.may_go_back and record is not None and _is_not_idle(record, name, process.session)
     if has_data or (record is not None and record.job(name).lost is not None) or has_to_say:
@@ -132,14 +132,14 @@ def _on_sleep(world: Processes, state: State, i: int, process: Process, _: Sleep
 
 
 def _is_not_idle(record: LockRecord, name: JobName, session: SessionId) -> bool:
-    """Whether an older copy of the record names a turn or a ticket of a job that sleeps, or not that it is idle."""
+    """Returns whether an older copy of the record names a turn or ticket of a sleeping job, or does not say that it is idle."""
     is_named = record.holder is not None and record.holder.session == session
     is_waiting = any(ticket.job == name for ticket in record.tickets)
     return is_named or is_waiting or record.job(name).idle_since_ms is None
 
 
 def _read_record(world: Processes, state: State, i: int, local: int) -> Iterator[Step]:
-    """The record has been read; goes on to what may not be merged with that."""
+    """Goes on, once the record has been read, to the effects that may not be merged with the reading."""
     process = state.processes[i]
     who, go, is_fine = process.session, world.locals.after, world.scenario.is_fine
     has_read_table = False
@@ -149,7 +149,7 @@ def _read_record(world: Processes, state: State, i: int, local: int) -> Iterator
         if isinstance(effect, LiveSessions):
             local = go(local, _alive_now(state))
         elif isinstance(effect, NoteTurn) and not world.scenario.may_go_back:
-            local = go(local, effect.mark)  # the record never goes back, so a mark says nothing that it does not say
+            local = go(local, effect.mark)  # the record never goes back, so a mark adds nothing to it
         elif isinstance(effect, WallClock):
             local = go(local, worlds.time_of(world.records[state.record], world.scenario))
         elif (
@@ -198,7 +198,7 @@ def _compare_and_set(world: Processes, state: State, i: int, local: int) -> Iter
 
 
 def changed(world: Processes, state: State, number: int) -> State:
-    """The record is another; what that means for the checks."""
+    """Updates what the checks count after a change of the record."""
     change = (state.record, number)
     before, after = world.records[state.record], world.records[number]
     assert after is not None
@@ -269,7 +269,7 @@ def _commit_entry(world: Processes, state: State, i: int, local: int) -> Iterato
     assert isinstance(effect, CommitEntry)
     place = world.table_of[effect.table]
     if state.tables[place].version != effect.after:
-        yield (who, "entry commit lost the race"), world.move(state, i, go(local, "stale")), False
+        yield (who, "entry commit lost to another commit"), world.move(state, i, go(local, "stale")), False
         return
     what = f"entry commit on {effect.table} raises {', '.join(token_id for token_id, _ in effect.raised)}"
     world.doing = (who, what)
@@ -345,7 +345,7 @@ def _plan(world: Processes, state: State, i: int, local: int) -> Iterator[Step]:
 
 
 def _opened(world: Processes, state: State, place: int, session: SessionId) -> State:
-    """A batch that is planned inside a turn is open from then on; one planned before, from the grant on."""
+    """Marks the batch as open: from its planning if that is inside a turn, otherwise from the grant."""
     record = world.records[state.record]
     if record is None or record.holder is None or record.holder.session != session:
         return state

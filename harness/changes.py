@@ -14,7 +14,7 @@ from lakegate.syncs.plan.change import Change, transactions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One recorded sequence of changes."""
+    """A recorded sequence of changes."""
 
     id: str
     schema: tuple[str, ...]
@@ -25,7 +25,7 @@ class Scenario:
 
 
 def scenarios(path: Path) -> list[Scenario]:
-    """Those of `scenarios.json`; definitions that change in the stream are changes of their own."""
+    """Reads the scenarios of `scenarios.json`; a definition that changes within the stream is a change of its own."""
     return [_scenario(one) for one in json.loads(path.read_text(encoding="utf-8"))["scenarios"]]
 
 
@@ -75,7 +75,7 @@ class Changes:
 
 
 def key_only(changes: Sequence[Change], keys: dict[str, tuple[str, ...]]) -> list[Change]:
-    """The same with before-images cut to the key, as PostgreSQL sends them by default."""
+    """Returns the changes with before-images cut to the key, as PostgreSQL sends them by default."""
     return [
         replace(change, before={name: change.before[name] for name in keys[change.table]})
         if change.before is not None
@@ -85,7 +85,7 @@ def key_only(changes: Sequence[Change], keys: dict[str, tuple[str, ...]]) -> lis
 
 
 def changed_columns_only(changes: Sequence[Change], keys: dict[str, tuple[str, ...]]) -> list[Change]:
-    """The same with updates cut to the key and the columns that changed."""
+    """Returns the changes with updates cut to the key and the changed columns."""
 
     def cut(change: Change) -> Change:
         if change.op != "u" or change.before is None or change.after is None:
@@ -98,7 +98,7 @@ def changed_columns_only(changes: Sequence[Change], keys: dict[str, tuple[str, .
 
 
 def random_cuts(changes: Sequence[Change], chance: random.Random, *, pieces_max: int) -> list[list[Change]]:
-    """The changes in about `pieces_max` pieces at most, which end where transactions end."""
+    """Cuts the changes into at most about `pieces_max` pieces, which end where transactions end."""
     groups = list(transactions(changes))
     pieces: list[list[Change]] = [[]]
     for group in groups:
@@ -109,5 +109,5 @@ def random_cuts(changes: Sequence[Change], chance: random.Random, *, pieces_max:
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Rows as sorted JSON lines, for comparison as a whole."""
+    """Returns the rows as sorted JSON lines, for comparison as a whole."""
     return sorted(json.dumps(row, sort_keys=True, default=str, ensure_ascii=False) for row in rows)

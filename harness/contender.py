@@ -3,7 +3,7 @@
     python -m harness.contender URL LOCK JOB JOURNAL TURNS LINES PAUSE_S [TIMEOUT_S]
 
 Each turn writes `LINES` lines, one every `PAUSE_S` seconds, each after a check that the turn is still its own. A turn that is
-lost is no fault: the job goes on with the next. On standard output it says, line by line, what happens to it.
+lost is no fault: the job goes on with the next. It prints one line for each thing that happens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lakegate.turns.turn import HeldTurn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One write under a turn, as the journal shows it."""
+    """A write under a turn, as the journal shows it."""
 
     epoch: int
     job: str
@@ -47,14 +47,14 @@ class Line:
 
 
 def append(journal: Path, line: Line) -> None:
-    """Adds a line, after all that are there: the order of the file is the order of the writes."""
+    """Appends a line: the order of the file is the order of the writes."""
     with journal.open("a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(json.dumps([line.epoch, line.job, line.number, line.at_s]) + "\n")
 
 
 def read(journal: Path) -> list[Line]:
-    """What was written so far."""
+    """Returns the lines that were written so far."""
     if not journal.exists():
         return []
     rows = (json.loads(text) for text in journal.read_text(encoding="utf-8").splitlines())
@@ -62,7 +62,7 @@ def read(journal: Path) -> list[Line]:
 
 
 def faults(journal: Path) -> list[str]:
-    """What the journal shows that turns must never do: overlap, share an epoch, or go back."""
+    """Returns the faults in the journal: turns that overlap, share an epoch, or go back."""
     found = []
     for was, now in pairwise(read(journal)):
         if now.epoch < was.epoch:
@@ -75,7 +75,7 @@ def faults(journal: Path) -> list[str]:
 
 
 def store_of(url: str) -> TurnStore:
-    """The store that a URL names."""
+    """Opens the store that a URL names."""
     if url.startswith("zookeeper:"):
         return ZookeeperTurnStore(read_place(url))
     if url.startswith("dynamodb:"):
@@ -84,7 +84,7 @@ def store_of(url: str) -> TurnStore:
 
 
 def coordinator(store: TurnStore, lock: str, job: str, *, timeout_s: float) -> Coordinator:
-    """A run of the job in this process."""
+    """Makes a run of the job in this process."""
     ports = Ports(store=store, log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=Recorder())
     process: Process = this_process(None)
     order = Order(rule=NoRule(), absent_after_ms=None)
@@ -100,20 +100,20 @@ def coordinator(store: TurnStore, lock: str, job: str, *, timeout_s: float) -> C
 
 
 def take(run: Coordinator) -> HeldTurn:
-    """Its next turn."""
+    """Waits for the run's next turn and returns it."""
     return run.take(token_id=job_token(run.job), query_id=None, batch=0, tables=(TableLocation("/journal"),))
 
 
 def say(text: str) -> None:
-    """One line to whoever started this."""
-    # In one call: two threads speak here.
+    """Prints one line for the parent process."""
+    # In one call: two threads print here.
     os.write(1, f"{text}\n".encode())
 
 
 def main(
     url: str, lock: str, job: str, journal: str, turns: str, lines: str, pause_s: str, timeout_s: str = "60"
 ) -> None:
-    """Takes so many turns."""
+    """Takes the given number of turns."""
     run = coordinator(store_of(url), lock, job, timeout_s=float(timeout_s))
     run.open()
     say("open")

@@ -1,4 +1,4 @@
-"""A small disk that a test can fill, and make room on again."""
+"""A small disk that a test can fill and free again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 
 @dataclass(kw_only=True)
 class SmallDisk:
-    """A folder with little room. Where nothing can be mounted, this process and its children may write no long file instead."""
+    """A folder with little space. Where nothing can be mounted, this process and its children have a file size limit instead."""
 
     folder: Path
     is_mounted: bool
     _limit: tuple[int, int] | None = None
 
     def fill(self) -> None:
-        """Leaves no room at all."""
+        """Fills the disk completely."""
         if not self.is_mounted:
             self._limit = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, self._limit[1]))
@@ -30,7 +30,7 @@ class SmallDisk:
                 file.write(b"x" * 4096)
 
     def make_room(self) -> None:
-        """Gives the room back; idempotent."""
+        """Frees the space; idempotent."""
         if self._limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._limit)
             self._limit = None
@@ -39,7 +39,7 @@ class SmallDisk:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str = "2m") -> Iterator[SmallDisk]:
-    """A disk of this size at `folder`, which is made."""
+    """Makes `folder` and yields a disk of this size there."""
     folder.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     is_mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0

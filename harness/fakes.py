@@ -1,4 +1,4 @@
-"""Small fakes of the ports, for tests and the simulator's neighbours; each keeps the port's contract."""
+"""Small fakes of the ports, for tests; each keeps the port's contract."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakegate.turns.protocol.fencing import Token, unpack
 
 @dataclass
 class FakeClock:
-    """A clock that moves only when told."""
+    """A clock that moves only in `advance`."""
 
     now_s: float = 1_000.0
 
@@ -59,7 +59,7 @@ class FakeCommit:
 
 @dataclass
 class FakeTableLog:
-    """Tables as lists of commits, in memory. `put` is what a statement of a job does: stock Delta's rules, no more."""
+    """Tables as lists of commits, in memory. `put` does what a statement of a job does, by stock Delta's rules alone."""
 
     tables: dict[TableLocation, list[FakeCommit]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -73,7 +73,7 @@ class FakeTableLog:
             return TableTokens(Version(len(commits) - 1), tokens)
 
     def prepare_write(self, table: TableLocation) -> None:
-        """Nothing: looking is cheap here."""
+        """Does nothing: a look at the log is cheap here."""
 
     def commit_entry(
         self, table: TableLocation, after: Version, raised: tuple[tuple[TokenId, int], ...], user_metadata: str
@@ -105,7 +105,7 @@ class FakeTableLog:
 
 @dataclass
 class FakeGate:
-    """Whose turn it is, table by table; its deadlines are kept, not counted."""
+    """A gate that keeps the holder of each table's turn; it stores deadlines and never acts on them."""
 
     open: dict[TableLocation, tuple[str, int, int]] = field(default_factory=dict)
     """Table → job, epoch, milliseconds given last."""

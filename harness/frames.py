@@ -1,11 +1,11 @@
-"""What tells two states of a running protocol apart: where its generators stand, and the locals that they will still read.
+"""Identity of the states of a running protocol: the positions of its generators, and the locals that they will still read.
 
-A generator cannot be copied. So every local state is known by one list of answers that leads to it, and what an answer leads
-to is remembered: exploring is then a matter of dictionary look-ups, and code runs only where nobody has been before.
+A generator cannot be copied. So every local state is identified by one list of answers that leads to it, and the successor
+for each answer is cached. Exploring then means dictionary look-ups; code runs only for states that are new.
 
-Rules for editors: two states that are taken for one would hide runs, so whatever is not understood is refused here (a local
-of an unknown type) or told apart too finely (all locals of a function that catches). That locals and line are the whole
-state is what tests/simulation/test_protocol_shape.py keeps true.
+Rules for editors: two states that are taken for one would hide runs. So a local of an unknown type is refused here, and for a
+function that catches exceptions all locals count, which separates states too finely but never wrongly merges them.
+tests/simulation/test_protocol_shape.py keeps true that locals and line are the whole state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Running = Generator[Effect[Any], Any, Any]
 
 
 class Raised:
-    """In place of an answer: the effect failed, the protocol gets `LostTurn`."""
+    """Replaces an answer: the effect failed, and the protocol gets `LostTurn`."""
 
 
 RAISED = Raised()
@@ -38,9 +38,9 @@ _FAST = re.compile(r"(LOAD|STORE|DELETE)_FAST")
 
 @cache
 def locals_read_after(code: CodeType) -> Mapping[int, frozenset[str]]:
-    """Byte offset of an instruction → the locals that may be read after it before they are written.
+    """Maps the byte offset of an instruction to the locals that may be read after it before they are written.
 
-    All of them, everywhere, for code that catches: an exception may lead anywhere.
+    For code that catches exceptions these are all locals, everywhere: an exception may lead anywhere.
     """
     instructions = list(dis.get_instructions(code))
     everything = frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
@@ -81,13 +81,13 @@ class Records:
         self._numbers: dict[Hashable, int] = {}
         self._records: list[LockRecord | None] = [None]
         self._frozen: dict[int, tuple[object, Hashable]] = {}
-        """By identity, with the object, so that the identity stays taken."""
+        """Identity → the object too, so that no other object gets the same identity."""
 
     def __getitem__(self, number: int) -> LockRecord | None:
         return self._records[number]
 
     def number(self, record: LockRecord) -> int:
-        """The number of this content."""
+        """Returns the number of this content."""
         key = tuple(self.freeze(getattr(record, name)) for name in _names(LockRecord))
         if key not in self._numbers:
             self._numbers[key] = len(self._records)
@@ -95,10 +95,10 @@ class Records:
         return self._numbers[key]
 
     def freeze(self, value: Any) -> Hashable:
-        """A hashable value, equal for equal content; a lock record is its number.
+        """Returns a hashable value, equal for equal content; a lock record becomes its number.
 
         Raises:
-            TypeError: a value whose content cannot be told, such as an iterator.
+            TypeError: the content of the value cannot be read, such as that of an iterator.
         """
         try:
             hash(value)
@@ -132,13 +132,13 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """One local state of a process."""
+    """A local state of a process."""
 
     effect: Effect[Any] | None
-    """What it asks next; None where it has ended."""
+    """The next effect; None where the process has ended."""
     result: Any
     functions: frozenset[str]
-    """Names of the functions that it is in."""
+    """Names of the functions on its stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,8 @@ class LocalStates:
     def __init__(
         self, start: Callable[[Any], Running], answer: Callable[[Effect[Any], Any], Any], records: Records
     ) -> None:
-        """`start` makes the generator of a root; `answer` turns an effect and a hashable answer into what is sent."""
+        """Takes `start`, which makes the generator of a root, and `answer`, which turns an effect and a hashable answer into the
+        value that is sent to the generator."""
         self._start, self._answer, self._records = start, answer, records
         self._numbers: dict[Hashable, int] = {}
         self._locals: list[Local] = []
@@ -170,14 +171,14 @@ class LocalStates:
         return len(self._locals)
 
     def root(self, root: Hashable) -> int:
-        """The state of a process that has just started."""
+        """Returns the state of a process that has just started."""
         if root not in self._roots:
             generator = self._start(root)
             self._roots[root] = self._number(_Origin(root, None, None), generator, next(generator), None)
         return self._roots[root]
 
     def after(self, number: int, answer: Hashable) -> int:
-        """The state that an answer leads to."""
+        """Returns the state that an answer leads to."""
         known = self._next.get((number, answer))
         if known is not None:
             return known
@@ -221,7 +222,7 @@ class LocalStates:
             frames.append((frame.f_code, frame.f_lasti, self._freeze_locals(frame.f_locals, kept)))
             functions.append(frame.f_code.co_name)
             inner = inner.gi_yieldfrom
-        # The effect is asked already, so the frame that asks does not count it among what it will read.
+        # The effect was already yielded, so it does not count as a local that this frame will still read.
         key = (origin.root, tuple(frames), self._records.freeze(effect), self._records.freeze(result))
         if key not in self._numbers:
             self._numbers[key] = len(self._locals)

@@ -1,7 +1,8 @@
 """A job as the simulator drives it: the real turn protocol, put together as the supervised run mode does.
 
-Spark's part is here as effects: fixing a batch's offsets before the function runs, writing the commit log after it returned.
-The rules for editors of `turns/protocol/protocol.py` hold here too, except that `run_job` catches, as a supervisor does.
+Spark's part consists of effects: it fixes a batch's offsets before the function runs, and writes the commit log after the function
+returned. The rules for editors of `turns/protocol/protocol.py` also apply here, except that `run_job` catches exceptions, as a
+supervisor does.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LOCK = "L"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job of a scenario."""
+    """A job of a scenario."""
 
     name: JobName
     rule: OrderRule = field(default_factory=NoRule)
@@ -52,13 +53,13 @@ class Job:
     """-1: a predecessor without a live run counts as absent at once; the simulated clock stands still."""
     priority: int = 0
     aging_ms: int | None = None
-    """Turns of others that are worth a priority of one: the simulated clock, where it goes, counts turns."""
+    """How many turns of other jobs equal a priority of one; a simulated clock that runs counts turns."""
     writes: tuple[tuple[TableLocation, int], ...] = ((TableLocation("t"), 0),)
-    """What one batch writes, in order: table and step."""
+    """The writes of one batch, in order: table and step."""
     matches_nothing: frozenset[tuple[TableLocation, int]] = frozenset()
     """Writes whose statement finds nothing to change, so that Delta makes no commit."""
     tables_granted: tuple[TableLocation, ...] | None = None
-    """Tables that the grant lists; None for all that it writes."""
+    """Tables that the grant lists; None for all tables that the job writes."""
     has_many_batches: bool = False
     """Further batches run in the same turn."""
     enters_each_batch: bool = False
@@ -66,13 +67,13 @@ class Job:
 
     @property
     def tables(self) -> tuple[TableLocation, ...]:
-        """The tables that it writes."""
+        """Returns the tables that the job writes."""
         return tuple(dict.fromkeys(table for table, _ in self.writes))
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a run finds in its checkpoint when it starts."""
+    """The state that a run finds in its checkpoint when it starts."""
 
     token_id: TokenId
     view: CheckpointView
@@ -86,29 +87,29 @@ class Batch:
     rows: tuple[int, int]
     """First row, and the row after the last."""
     is_replay: bool
-    """`offsets/<number>` was there already."""
+    """Whether `offsets/<number>` existed already."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCheckpoint(Effect[Checkpoint]):
-    """The job's checkpoint as it is now."""
+    """Reads the job's checkpoint as it is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanBatch(Effect[Batch | None]):
-    """Fix the next batch, or take the open one; None where there is no data. Put-if-absent, as on a real checkpoint."""
+    """Fixes the next batch, or takes the open batch; None where there is no data. Put-if-absent, as on a real checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTable(Effect[None]):
-    """Make the table, empty, if it does not exist."""
+    """Creates the table, empty, if it does not exist."""
 
     table: TableLocation
 
 
 @dataclass(frozen=True, slots=True)
 class NoteStep(Effect[None]):
-    """The job takes this write as done. For the simulator's checks; nothing happens in the world."""
+    """Notes that the job takes this write as done. For the simulator's checks; the world does not change."""
 
     write: tuple[TableLocation, int]
 
@@ -123,7 +124,7 @@ class WriteCommitLog(Effect[Literal["done", "exists"]]):
 
 @dataclass(frozen=True, slots=True)
 class Sleep(Effect[None]):
-    """Wait for new data, or for the next run at the job's pace."""
+    """Waits for new data, or for the next run of the job."""
 
 
 RunEnd = Literal["idle", "again", "paused", "session lost", "halt"]
@@ -131,7 +132,7 @@ BatchEnd = Literal["written", "again", "halt"]
 
 
 def work(job: Job, session: SessionId) -> Protocol[RunEnd]:
-    """One process of the job: runs its query at each new data, until its session is lost or a person is needed."""
+    """Runs the job's query whenever there is new data, until the session is lost or a person is needed: one process of the job."""
     attempt = 0
     while True:
         end = yield from run_job(job, session, Nonce(f"{session}.{attempt}"))
@@ -145,7 +146,7 @@ def work(job: Job, session: SessionId) -> Protocol[RunEnd]:
 
 
 def resumed(name: JobName) -> Protocol[None]:
-    """Waits, as the supervisor does, until the job is not paused any more; asks for nothing."""
+    """Waits, as the supervisor does, until the job is not paused any more, without a request for a turn."""
     while True:
         stored = yield from perform(ReadRecord())
         if stored.record is None or name not in stored.record.paused:
@@ -154,7 +155,7 @@ def resumed(name: JobName) -> Protocol[None]:
 
 
 def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
-    """One run of the query: what was left is cleared up, then one turn with what the source has."""
+    """Runs the query once: clears up what an earlier run left, then takes one turn for the data that the source has."""
     is_asking = False
     taken: Turn | SessionLost | Refused | None = None
     end: RunEnd = "again"
@@ -181,7 +182,7 @@ def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
     if is_asking and batch is not None:
         is_back = yield from take_back(nonce)
         if not is_back:
-            # The grant had been made: the turn is taken to know its epoch, and closed unclean below.
+            # The turn had been granted: it is taken to learn its epoch, and closed as unclean below.
             taken = yield from take(job, session, nonce, checkpoint.token_id, batch)
     if isinstance(taken, Turn):
         yield from close_unclean(taken)
@@ -191,7 +192,7 @@ def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
 def take(
     job: Job, session: SessionId, nonce: Nonce, token_id: TokenId, batch: Batch
 ) -> Protocol[Turn | SessionLost | Refused]:
-    """The turn for this batch."""
+    """Takes the turn for this batch."""
     granted = yield from take_turn(LOCK, _attempt(job, session, nonce, token_id, batch), _order(job))
     if isinstance(granted, Granted):
         return Turn(lock=LOCK, job=job.name, nonce=nonce, epoch=granted.epoch, token_id=token_id)
@@ -199,7 +200,7 @@ def take(
 
 
 def work_in_turn(job: Job, turn: Turn, batch: Batch) -> Protocol[BatchEnd]:
-    """The batches of one turn, each with its commit log, then the clean end."""
+    """Runs the batches of one turn, each with its commit log, then ends the turn cleanly."""
     entered: frozenset[TableLocation] = frozenset()
     while True:
         end = yield from write_batch(job, turn, batch, entered)
@@ -219,7 +220,7 @@ def work_in_turn(job: Job, turn: Turn, batch: Batch) -> Protocol[BatchEnd]:
 
 
 def write_batch(job: Job, turn: Turn, batch: Batch, entered: frozenset[TableLocation]) -> Protocol[BatchEnd]:
-    """What the user's function does with one batch: each table is entered before its first write."""
+    """Does what the user's function does with one batch; enters each table before its first write."""
     here: frozenset[TableLocation] = frozenset() if job.enters_each_batch else entered
     at = 0
     while at < len(job.writes):
@@ -239,7 +240,7 @@ def write_batch(job: Job, turn: Turn, batch: Batch, entered: frozenset[TableLoca
             return "halt"
         if isinstance(outcome, TableIsAhead):
             checkpoint = yield from perform(ReadCheckpoint())
-            # Another run of the job finished this batch, or the checkpoint went back.
+            # Another run of the job finished this batch, or the checkpoint was reset to an older state.
             return "again" if checkpoint.view.last_committed >= batch.number else "halt"
         if not isinstance(outcome, Written | AlreadyApplied):
             return "again"

@@ -1,4 +1,4 @@
-"""A JVM with log stores and no Spark, which starts in a second: for tests and measurements of commits on S3."""
+"""A JVM with log stores and without Spark, which starts in a second: for tests and measurements of commits on S3."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {
     "fs.s3a.secret.key": "testtest",
     "fs.s3a.endpoint.region": REGION,
     "fs.s3a.path.style.access": "true",
-    # Tests make servers fail: the client gives up after a few, as it would after minutes.
+    # Tests make servers fail: the client gives up after a few attempts instead of after minutes.
     "fs.s3a.attempts.maximum": "3",
     "fs.s3a.retry.limit": "3",
     "fs.s3a.retry.interval": "50ms",
@@ -35,7 +35,7 @@ def settings_for(server: AwsServer) -> dict[str, str]:
 
 
 def class_path(jars: JarSources) -> str:
-    """What a log store needs."""
+    """Returns the class path that a log store needs."""
     import pyspark
 
     spark_jars = Path(pyspark.__file__).parent / "jars" / "*"
@@ -44,7 +44,7 @@ def class_path(jars: JarSources) -> str:
 
 @contextlib.contextmanager
 def log_store_jvm(program: Path, jars: JarSources, log: Path) -> Iterator[Any]:
-    """py4j's view of a JVM that ends with the block; what it says goes to `log`."""
+    """Yields py4j's view of a JVM that ends with the block; its output goes to `log`."""
     with log.open("wb") as said:
         port, process = launch_gateway(
             classpath=class_path(jars),

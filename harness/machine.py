@@ -1,4 +1,4 @@
-"""What the figures of a measurement depend on: the commit, and the machine that it ran on."""
+"""Facts on which the figures of a measurement depend: the commit, and the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def machine() -> dict[str, Any]:
-    """As results show it."""
+    """Returns the facts as results show them."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "commit": commit.stdout.strip(),

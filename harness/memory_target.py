@@ -1,6 +1,6 @@
-"""A database small enough to be believed: rows in a dict, every constraint checked at every row, transactions by copying.
+"""A small database that is easy to verify: rows in a dict, every constraint checked at every row, transactions by copying.
 
-It implements `TargetDatabase` for the exploration of the protocol that applies a batch, and it is the oracle of the others.
+It implements `TargetDatabase` for the exploration of the protocol that applies a batch, and is the oracle of the other targets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Violation(Exception):
 def table(
     name: str, identity: Sequence[str], unique: Sequence[Sequence[str]], others: Sequence[str] = ()
 ) -> TableSchema:
-    """A table with a primary key and unique keys; NULLs are distinct."""
+    """Makes a table with a primary key and unique keys; NULLs are distinct."""
     columns = dict.fromkeys([*identity, *(column for key in unique for column in key), *others])
     keys = [UniqueKey(name="primary", parts=tuple(identity), columns=frozenset(identity), is_primary=True)]
     keys += [UniqueKey(name="_".join(key), parts=tuple(key), columns=frozenset(key)) for key in unique]
@@ -43,7 +43,7 @@ def table(
 
 @dataclass(slots=True)
 class Storage:
-    """What survives a crash."""
+    """The state that survives a crash."""
 
     schemas: dict[str, TableSchema]
     rows: dict[str, dict[Key, Row]] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Storage:
     dead: list[DeadRow] = field(default_factory=list)
 
     def insert(self, name: str, row: Row) -> None:
-        """One row. Raises `Violation`."""
+        """Inserts a row. Raises `Violation`."""
         schema = self.schemas[name]
         key = schema.key_of(row)
         assert key is not None
@@ -64,7 +64,7 @@ class Storage:
         there[key] = row
 
     def update(self, name: str, key: Key, new: Mapping[str, Any]) -> None:
-        """One row that is there. Raises `Violation`, and the row is as it was."""
+        """Updates an existing row. Raises `Violation`, and then the row is unchanged."""
         old = self.rows[name].pop(key)
         try:
             self.insert(name, {**old, **new})
@@ -73,12 +73,12 @@ class Storage:
             raise
 
     def delete(self, name: str, key: Key) -> None:
-        """One row, if it is there."""
+        """Deletes a row, if it exists."""
         self.rows.setdefault(name, {}).pop(key, None)
 
 
 def value_of(unique: UniqueKey, row: Row) -> Key | None:
-    """What a row has under a unique key; None if a part is NULL."""
+    """Returns the row's value of a unique key; None if a part is NULL."""
     value = tuple(row.get(part) for part in unique.parts)
     return None if None in value else value
 
@@ -91,7 +91,7 @@ class _Staged:
 
 
 class MemoryTarget:
-    """One writer on a storage."""
+    """A writer on a storage."""
 
     writers_max: int | None = None
     slot_rows_max: int | None = None
@@ -127,7 +127,7 @@ class MemoryTarget:
         ]
 
     def forget_tables(self) -> None:
-        """They are never kept."""
+        """Does nothing: definitions are never cached."""
 
     def stage(self, net: Net, slots: int) -> tuple[Refusal, ...]:
         self._fence()
@@ -207,19 +207,19 @@ class MemoryTarget:
         self._finish(net, dead)
 
     def letters(self) -> Sequence[KeptRow]:
-        return ()  # it says which rows are set apart, and does not try them again
+        return ()  # it reports which rows are quarantined, and does not retry them
 
     def add_columns(self, table: str, values: Mapping[str, object]) -> None:
-        raise NotImplementedError("there is nothing to add here")
+        raise NotImplementedError("the memory target adds no column")
 
     def staged_key(self, table: str, n: int) -> Key:
         return self._batch.net.rows[n].key
 
     def define(self, change: Change) -> None:
-        raise NotImplementedError("there is nothing to define here")
+        raise NotImplementedError("the memory target defines no table")
 
     def close(self) -> None:
-        """There is nothing to give up."""
+        """Does nothing: the target has no connection."""
 
     @property
     def _batch(self) -> _Staged:
@@ -241,7 +241,7 @@ class MemoryTarget:
             raise Fenced("a later writer has begun on this stream; nothing was written")
 
     def _final(self, n: int) -> Row:
-        """The image that a row ends with, completed by what the target has of it."""
+        """Returns the final image of a row, completed by the columns that the target has."""
         row = self._batch.net.rows[n]
         there = self.storage.rows.get(row.table, {}).get(row.origin or row.key, {})
         return {**there, **(row.image or {})}

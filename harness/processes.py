@@ -1,6 +1,6 @@
 """The processes of a simulated world: they start, go from one local state to the next, become zombies, and die.
 
-Which of their steps are merged, and why that loses nothing, is said at the head of `transitions.py`.
+The head of `transitions.py` says which of their steps are merged, and why that loses nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from lakegate.turns.protocol.ordering import Strict
 from lakegate.turns.protocol.transitions import Sessions
 
 Label = tuple[str, str | tuple[int, int]]
-"""Who, and what; a change of the record as its numbers before and after."""
+"""The process and its step; a change of the record as its numbers before and after."""
 Step = tuple[Label, State, bool]
-"""A label, the world afterwards, and whether a fault was spent."""
+"""The label, the world afterwards, and whether a fault was spent."""
 
 _NEEDS_NO_TURN = frozenset({"begin", "announce_idle"})
-"""Where a process may still change the record although its session is gone and the turn is not its own."""
+"""Functions in which a process may still change the record although its session is gone and the turn is not its own."""
 
 
 _EXPIRE, _WIPE, _RESTORED = (FAULTS.index(fault) for fault in ("expire", "wipe", "restored"))
@@ -42,7 +42,7 @@ _ENDS_TURN = frozenset({"complete", "close_unclean"})
 
 
 class Processes:
-    """The processes of one scenario: how they start, go on, die, and what they look like at the end."""
+    """The processes of one scenario: how they start, continue and die, and how they look at the end."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -60,7 +60,7 @@ class Processes:
     # ----------------------------------------------------------------------------------------------- start and answers
 
     def first(self) -> State:
-        """The world at the start."""
+        """Returns the world at the start."""
         jobs = self.scenario.jobs
         record = worlds.first_record(self.scenario)
         nothing = State(
@@ -99,11 +99,11 @@ class Processes:
                 return key
 
     def effect(self, local: int) -> Effect[Any] | None:
-        """What a process in this local state asks; None where it has ended."""
+        """Returns the effect that a process in this local state yields; None where the process has ended."""
         return self.locals[local].effect
 
     def run(self, state: State, place: int) -> State:
-        """A new process of the job starts, with a session of its own."""
+        """Starts a new process of the job, with a session of its own."""
         n = state.started[place]
         session = SessionId(f"{self.scenario.jobs[place].name}{n or ''}")
         self.job_of[session] = place
@@ -115,20 +115,20 @@ class Processes:
         )
 
     def check(self, state: State) -> None:
-        """Invariants of a state.
+        """Checks the invariants of a state.
 
         Raises:
             Violation: one does not hold.
         """
         self.doing = ("", "")
         if "broken" in self.scenario.faults or self.scenario.may_go_back:
-            return  # a person's act leaves two live holders; what they may do to the tables is checked all the same
+            return  # an operator's action leaves two live holders; their effects on the tables are still checked
         worlds.check_holders(
             state, [p.session for p in state.processes if "write_batch" in self.locals[p.local].functions]
         )
 
     def is_end(self, state: State) -> bool:
-        """All work is done and everybody sleeps, or a person is needed."""
+        """Returns whether all work is done and all processes sleep, or a person is needed."""
         if self.is_halted(state):
             return True
         present = {self.job_of[session] for session in state.live}
@@ -142,7 +142,7 @@ class Processes:
         return True
 
     def _is_starved(self, state: State, process: Process) -> bool:
-        """Whether it waits, under `strict`, for a job that has no data; allowed where the scenario says so."""
+        """Returns whether it waits, under `strict`, for a job that has no data; allowed where the scenario says so."""
         rule = self.scenario.jobs[self.job_of[process.session]].rule
         if not self.scenario.strict_may_starve or not isinstance(rule, Strict):
             return False
@@ -151,7 +151,7 @@ class Processes:
         return is_waiting and all(state.sources[self.place_of[JobName(name)]].is_finished for name in rule.jobs)
 
     def is_halted(self, state: State) -> bool:
-        """A person is needed."""
+        """Returns whether a person is needed."""
         return any(self.effect(process.local) is None for process in state.processes)
 
     def move(
@@ -162,7 +162,7 @@ class Processes:
         flight: Transaction | None = None,
         watched: tuple[int, bool] | None = None,
     ) -> State:
-        """The process goes to another local state; one that has ended leaves the world."""
+        """Moves the process to another local state; a process that has ended leaves the world."""
         process = state.processes[i]
         while isinstance(effect := self.effect(local), NoteStep):
             if watched is not None and watched[1]:
@@ -183,7 +183,7 @@ class Processes:
         return state._replace(processes=put(state.processes, i, moved))
 
     def _has_ended_turn(self, state: State, session: SessionId, local: int) -> bool:
-        """Whether it is about to read that its turn has ended, as it will read at any time from now on."""
+        """Returns whether the process will next read that its turn has ended, now and at any later time."""
         # A turn that has ended may come back with an older copy of the record.
         if self.scenario.is_fine or self._may_come_back(state) or not self.locals[local].functions & _ENDS_TURN:
             return False
@@ -192,7 +192,7 @@ class Processes:
         return is_over and isinstance(self.effect(local), ReadRecord)
 
     def _is_over(self, state: State, session: SessionId, local: int) -> bool:
-        """Whether a zombie can do nothing more: it would find its session lost as soon as it looks."""
+        """Returns whether a zombie can do nothing more: its next look would show that its session is lost."""
         if session in state.live:
             return False
         effect, functions = self.effect(local), self.locals[local].functions
@@ -209,13 +209,13 @@ class Processes:
         return bool(state.budgets[_RESTORED])
 
     def die(self, state: State, i: int) -> State:
-        """The process is gone; what it has in flight goes on in the JVM."""
+        """Ends the process; its transaction in flight continues in the JVM."""
         process = state.processes[i]
         state = left_behind(state._replace(processes=state.processes[:i] + state.processes[i + 1 :]), process)
         return state if self.looks_at_absence else self.expire(state, process.session)
 
     def expire(self, state: State, session: SessionId) -> State:
-        """The session is gone; what the process still does, it does as a zombie."""
+        """Ends the session; the process continues as a zombie."""
         if session not in state.live:
             return state
         state = state._replace(live=state.live - {session})
@@ -224,7 +224,7 @@ class Processes:
         return state if self.looks_at_absence else self.run(state, self.job_of[session])
 
     def is_only(self, state: State, session: SessionId) -> bool:
-        """Whether its job has, and can get, no other process while it lives."""
+        """Returns whether its job has, and can get, no other process while it lives."""
         if self.scenario.is_fine or state.budgets[_EXPIRE] or state.budgets[_WIPE]:
             return False
         place = self.job_of[session]
@@ -232,12 +232,12 @@ class Processes:
 
 
 def put(values: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
-    """The tuple with another value at one place."""
+    """Returns the tuple with another value at one position."""
     return (*values[:at], value, *values[at + 1 :])
 
 
 def left_behind(state: State, process: Process) -> State:
-    """The world with what the process has in flight as a transaction of nobody, if it may still commit."""
+    """Returns the world with the process's transaction in flight as one without an owner, if it may still commit."""
     flight = process.flight
     if flight is None or flight.is_beaten or not flight.effects:
         return state

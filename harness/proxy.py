@@ -1,4 +1,4 @@
-"""A bad network between a client and a server: a TCP proxy of its own thread whose mode can be changed at any time."""
+"""A bad network between a client and a server: a TCP proxy in its own thread, whose mode can be changed at any time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 Mode = Literal["pass", "blackhole", "lose_replies", "refuse", "delay"]
-"""blackhole: both directions are swallowed, and nobody is told. lose_replies: requests arrive, answers do not. refuse:
-connections are cut and new ones not taken. delay: both directions come late."""
+"""blackhole: both directions are swallowed, without an error. lose_replies: requests arrive, answers do not. refuse:
+connections are cut and new ones are refused. delay: both directions arrive late."""
 
 CHUNK_BYTES = 65_536
 
@@ -28,7 +28,7 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
+        """Returns the address that clients connect to."""
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -41,9 +41,9 @@ class Proxy:
         self._thread.join(10)
 
     def be(self, mode: Mode) -> None:
-        """From now on the network is like this.
+        """Sets the mode of the network.
 
-        Connections that have lost bytes, or that are refused, are cut: a stream with a hole in it is none.
+        Connections that have lost bytes, or that are refused, are cut: a stream with missing bytes is not usable.
         """
         is_cut = mode == "refuse" or (self._mode in ("blackhole", "lose_replies") and mode in ("pass", "delay"))
         self._mode = mode
@@ -51,7 +51,7 @@ class Proxy:
             self.cut()
 
     def cut(self) -> None:
-        """Ends every connection; both sides are told. New ones are taken according to the mode."""
+        """Ends every connection; both sides see it closed. New connections are accepted according to the mode."""
         asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(10)
 
     async def _cut(self) -> None:
@@ -105,12 +105,12 @@ class Proxy:
             while data := await reader.read(CHUNK_BYTES):
                 if self._mode == "blackhole" or (is_reply and self._mode == "lose_replies"):
                     continue
-                if self._mode == "delay":  # what follows is not held up by it: a long way, not a narrow one
+                if self._mode == "delay":  # later data is not blocked by it: this models latency, not bandwidth
                     self._loop.call_later(self._delay_s, writer.write, data)
                 else:
                     writer.write(data)
                     await writer.drain()
         except OSError:
             pass
-        # Whoever ends first ends both, as a connection does.
+        # The end of either direction ends both, as with a connection.
         writer.transport.abort()

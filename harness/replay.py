@@ -1,7 +1,7 @@
-"""Random statements on one table: as SQL, and as what they do to plain rows. Replayed one by one they say what it must hold.
+"""Random statements on one table: as SQL, and as functions of plain rows. A replay one by one gives the rows that it must hold.
 
-A statement is drawn from a seed and its name alone. So whoever reads a name in a table's log knows the statement, without a
-word from the process that ran it.
+A statement is drawn from a seed and its name alone. So its name in a table's log identifies the statement, without a report
+from the process that ran it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 KEYS = 400
-"""Keys are below this: few, so that statements meet."""
+"""Keys are below this: few, so that statements concern the same rows."""
 POOL = (380, 412)
-"""Keys that every other MERGE is about; some of them are not in the table at first."""
+"""Keys that every second MERGE concerns; some of them are not in the table at first."""
 LETTERS = ("a", "b", "ab", "it's", "ä", "", None)
 
 
 class Row(NamedTuple):
-    """One row; any column may be NULL."""
+    """A row; any column may be NULL."""
 
     k: int | None
     v: int | None
@@ -37,23 +37,23 @@ COLUMNS = "k BIGINT, v INT, w INT, s STRING, p INT"
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition as SQL, and what it says of a row: None where SQL says NULL."""
+    """A condition as SQL and as a function of a row: None where SQL gives NULL."""
 
     sql: str
     """With `@` before each column."""
     says: Callable[[Row], bool | None]
 
     def text(self, alias: str | None = None) -> str:
-        """The SQL on a table with this name."""
+        """Returns the SQL for a table with this name."""
         return self.sql.replace("@", f"{alias}." if alias else "")
 
     def holds(self, row: Row) -> bool:
-        """Whether a statement with it concerns the row."""
+        """Returns whether a statement with this condition concerns the row."""
         return self.says(row) is True
 
 
 def compare(column: str, symbol: str, value: int | str | None) -> Condition:
-    """A column against a literal."""
+    """Compares a column with a literal."""
     test = {"=": operator.eq, "<": operator.lt, ">=": operator.ge, "<>": operator.ne}[symbol]
     return Condition(
         f"@{column} {symbol} {literal(value)}",
@@ -67,7 +67,7 @@ def same(column: str, value: int | str | None) -> Condition:
 
 
 def among(column: str, values: Sequence[int | str | None]) -> Condition:
-    """IN; with a NULL in its list it never says false."""
+    """IN; with a NULL in its list it is never false."""
 
     def says(row: Row) -> bool | None:
         is_ = getattr(row, column)
@@ -79,7 +79,7 @@ def among(column: str, values: Sequence[int | str | None]) -> Condition:
 
 
 def modulo(column: str, divisor: int, rest: int) -> Condition:
-    """Of columns that are never negative: there Python and Spark say the same."""
+    """Modulo of a column that is never negative: there Python and Spark agree."""
     return Condition(
         f"@{column} % {divisor} = {rest}",
         lambda row: None if (is_ := getattr(row, column)) is None else bool(is_ % divisor == rest),
@@ -100,7 +100,7 @@ def is_null(column: str) -> Condition:
 
 
 def both(one: Condition, other: Condition) -> Condition:
-    """AND."""
+    """Joins two conditions by AND."""
 
     def says(row: Row) -> bool | None:
         said = (one.says(row), other.says(row))
@@ -110,7 +110,7 @@ def both(one: Condition, other: Condition) -> Condition:
 
 
 def either(one: Condition, other: Condition) -> Condition:
-    """OR."""
+    """Joins two conditions by OR."""
 
     def says(row: Row) -> bool | None:
         said = (one.says(row), other.says(row))
@@ -125,12 +125,12 @@ def negated(one: Condition) -> Condition:
 
 
 def between(low: int, number: int) -> Condition:
-    """So many keys."""
+    """Keys from `low` on, `number` of them."""
     return both(compare("k", ">=", low), compare("k", "<", low + number))
 
 
 def literal(value: int | str | None) -> str:
-    """A value as SQL."""
+    """Returns the value as SQL."""
     if value is None:
         return "NULL"
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "\\'") + "'"
@@ -141,43 +141,43 @@ def literal(value: int | str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What a statement does to rows."""
+    """The effect of a statement on rows."""
 
     becomes: Sequence[Row | None]
-    """In the order of the rows: the same object where it does not concern the row, None where the row goes."""
+    """In the order of the rows: the same object where the statement does not concern the row, None where it deletes the row."""
     added: Sequence[Row] = ()
 
     @property
     def rows(self) -> list[Row]:
-        """The table's rows after it."""
+        """Returns the table's rows after the statement."""
         return [row for row in self.becomes if row is not None] + list(self.added)
 
 
 class Statement(Protocol):
-    """One statement."""
+    """A statement."""
 
     def sql(self, table: str) -> str:
-        """Its text."""
+        """Returns its text."""
         ...
 
     def after(self, rows: Sequence[Row]) -> After:
-        """What it does, run alone."""
+        """Returns its effect, run alone."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """Assignments as SQL, with `@` before each column of the table, and what they make of a row."""
+    """Assignments as SQL, with `@` before each column of the table, and as a function of a row."""
 
     sql: Mapping[str, str]
     of: Callable[[Row], Row]
 
     def text(self, alias: str | None = None) -> str:
-        """After SET."""
+        """Returns the SQL after SET."""
         return ", ".join(f"{column} = {value}" for column, value in self.values(alias).items())
 
     def values(self, alias: str | None = None) -> dict[str, str]:
-        """Column → expression."""
+        """Returns column → expression."""
         return {column: value.replace("@", f"{alias}." if alias else "") for column, value in self.sql.items()}
 
 
@@ -211,7 +211,7 @@ class Update:
 
 
 class Source(NamedTuple):
-    """A row of a MERGE's source: `o` = 1 deletes what it matches."""
+    """A row of a MERGE's source: `o` = 1 deletes the matched rows."""
 
     k: int | None
     o: int | None
@@ -221,30 +221,30 @@ class Source(NamedTuple):
 
 SOURCE_COLUMNS = "k BIGINT, o INT, v INT, s STRING"
 MERGED = Set({"v": "x.v", "w": "@w + 1", "s": "x.s"}, lambda row: row)
-"""As SQL; what it makes of a row depends on the source's row, too."""
+"""As SQL; the new row also depends on the source's row."""
 INSERTED = {"k": "x.k", "v": "x.v", "w": "0", "s": "x.s", "p": "cast(x.k % 3 as int)"}
 ORPHANED = Set({"w": "@w + 100"}, lambda row: row._replace(w=None if row.w is None else row.w + 100))
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """MERGE of a few rows with different keys: deletes, updates, inserts, and marks or deletes what its source does not name."""
+    """MERGE of a few rows with different keys: deletes, updates, inserts, and marks or deletes rows not in its source."""
 
     source: tuple[Source, ...]
     on: Condition | None = None
-    """Of the table's row, beside the keys."""
+    """A condition on the table's row, in addition to the keys."""
     matched: Condition | None = None
-    """Of the table's row, that WHEN MATCHED … UPDATE asks for."""
+    """A condition on the table's row, of WHEN MATCHED … UPDATE."""
     inserts: bool = True
     by_source: Condition | None = None
-    """Of WHEN NOT MATCHED BY SOURCE."""
+    """The condition of WHEN NOT MATCHED BY SOURCE."""
     is_deleting: bool = False
-    """What that does."""
+    """Whether that clause deletes; otherwise it updates."""
     is_null_equal: bool = False
-    """Keys are compared by `<=>`."""
+    """Whether keys are compared by `<=>`."""
 
     def on_text(self) -> str:
-        """After ON."""
+        """Returns the SQL after ON."""
         keys = f"t.k {'<=>' if self.is_null_equal else '='} x.k"
         return keys if self.on is None else f"{keys} AND {self.on.text('t')}"
 
@@ -297,7 +297,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Ripple:
-    """MERGE of the table with itself: all rows with a key that some row with the condition has."""
+    """MERGE of the table with itself: all rows whose key some row with the condition has."""
 
     where: Condition
 
@@ -315,7 +315,7 @@ class Ripple:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """INSERT of rows, or what `df.write` appends."""
+    """INSERT of rows, or an append by `df.write`."""
 
     rows: tuple[Row, ...]
 
@@ -342,7 +342,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """INSERT … REPLACE WHERE: rows with a condition make way for others with it."""
+    """INSERT … REPLACE WHERE: replaces the rows with a condition by other rows with the condition."""
 
     where: Condition
     rows: tuple[Row, ...]
@@ -371,7 +371,7 @@ class Optimize:
 
 
 def values_of(rows: Sequence[Row]) -> str:
-    """After VALUES."""
+    """Returns the SQL after VALUES."""
     types = ("bigint", "int", "int", "string", "int")
     return ", ".join(
         "(" + ", ".join(f"cast({literal(v)} as {type_})" for v, type_ in zip(row, types, strict=True)) + ")"
@@ -396,14 +396,14 @@ SETS = (
 
 
 def base(seed: str) -> list[Row]:
-    """The rows that a table begins with."""
+    """Returns the rows that a table begins with."""
     chance = Random(f"{seed}/base")
     rows = [_row(chance, key) for key in range(KEYS)]
     return rows + rows[:12] + [_row(chance, None) for _ in range(6)]
 
 
 def draw(seed: str, name: str) -> tuple[Statement, Random]:
-    """The statement with this name, and the chance that goes with it for what else there is to decide."""
+    """Returns the statement with this name, and its random generator for all further decisions."""
     chance = Random(f"{seed}/{name}")
     kinds = {_delete: 18, _update: 28, _merge: 26, _append: 14, _copy: 3, _ripple: 3, _replace: 4, _optimize: 4}
     (kind,) = chance.choices(list(kinds), weights=list(kinds.values()))
@@ -448,7 +448,7 @@ def _delete(chance: Random) -> Statement:
 
 
 def _update(chance: Random) -> Statement:
-    if chance.random() < 0.35:  # moves rows into the condition of the one that moves them back
+    if chance.random() < 0.35:  # moves rows into the condition of the statement that moves them back
         value = chance.randrange(2)
         where = both(between(chance.randrange(KEYS), 60), compare("v", "=", value))
         moved = Set({"v": str(1 - value), "w": "@w + 1"}, lambda row: GROWN.of(row)._replace(v=1 - value))
@@ -475,7 +475,7 @@ def _merge(chance: Random) -> Statement:
         inserts=chance.random() < 0.9,
         by_source=by_source,
         is_deleting=chance.random() < 0.3,
-        # Both at once raise in stock Delta 4.4, with nobody else on the table: "did not match any merge clause".
+        # Both together raise in stock Delta 4.4, even without a concurrent writer: "did not match any merge clause".
         is_null_equal=by_source is None and chance.random() < 0.12,
     )
 

@@ -1,4 +1,4 @@
-"""The statements of the explored tables: what each says of itself, and what it does to rows."""
+"""The statements of the explored tables: the properties that each declares, and its effect on rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A statement: what it does to one row (None: the row goes), and what it adds, given all rows."""
+    """A statement: its effect on one row (None: the row is deleted), and the rows that it adds, given all rows."""
 
     name: str
     statement: Statement
@@ -26,14 +26,14 @@ class Change:
     moves_all: bool = False
     """OPTIMIZE: all rows into one file, none changed."""
     asked: Callable[[Row], bool] | None = None
-    """What is looked for in files that came, if it is less than what it concerns."""
+    """The condition on files of concurrent commits, if it is narrower than the rows that the statement concerns."""
     tells_number: bool = False
-    """The values that it writes say how many rows it concerns, which only an execution on the whole table knows."""
+    """The values that it writes contain the number of rows that it concerns, which only an execution on the whole table knows."""
     unmarks: Row | None = None
-    """RESTORE, the part that matters here: a row that a vector marks is live again, where there is one."""
+    """RESTORE, the part that matters here: a row that a vector marks, if there is one, is live again."""
 
     def serially(self, rows: Counter[Row]) -> Counter[Row]:
-        """The rows after it, run alone."""
+        """Returns the rows after the statement, run alone."""
         kept: Counter[Row] = Counter()
         concerned = sum(number for row, number in rows.items() if self.concerns(row))
         for row, number in rows.items():
@@ -44,7 +44,7 @@ class Change:
         return kept
 
     def image(self, row: Row, concerned: int) -> Row | None:
-        """What becomes of a row that it concerns, as one of so many."""
+        """Returns the new image of a row that the statement concerns, as one of `concerned` rows."""
         then = self.becomes(row)
         return then if then is None or not self.tells_number else (then[0], then[1] + concerned)
 
@@ -62,7 +62,7 @@ def update(value: int, to: int) -> Change:
 
 
 def timed(value: int, to: int) -> Change:
-    """UPDATE SET v = to + what is one for the whole execution WHERE v = value: as the time."""
+    """UPDATE SET v = to + a value that is constant for the whole execution, such as the time, WHERE v = value."""
     return replace(
         update(value, to),
         name=f"timed update {value}",
@@ -107,7 +107,7 @@ def merge_by_source(key: int, to: int, value: int) -> Change:
 
 
 def insert_absent(keys: Sequence[int], value: int) -> Change:
-    """MERGE with nothing but WHEN NOT MATCHED INSERT: it depends on rows that it does not write."""
+    """MERGE with only WHEN NOT MATCHED INSERT: it depends on rows that it does not write."""
     return Change(
         f"insert {', '.join(map(str, keys))}={value} if absent",
         Statement(reads=Reads.KEYS),

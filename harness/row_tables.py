@@ -1,4 +1,4 @@
-"""The explored tables: logs of real actions whose `add` also holds the file's rows, and what stock Delta computes on them."""
+"""The explored tables: logs of real actions whose `add` also holds the file's rows, and stock Delta's results on them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Wrong(Exception):
 
 @lru_cache(1 << 16)
 def parse(text: str) -> tuple[Action, ...]:
-    """The actions of a commit, which many logs have."""
+    """Returns the actions of a commit; cached, as many logs share commits."""
     return parse_text(text)
 
 
 @cache
 def files_of(log: Log) -> Mapping[str, Mapping[str, Any]]:
-    """The table's files, by the protocol's own rule: a file and its vector together are one."""
+    """Returns the table's files by the protocol's rule: path and vector together identify a file."""
     live: dict[tuple[str, str], Mapping[str, Any]] = {}
     for text in log:
         commit = parse(text)
@@ -50,34 +50,34 @@ def files_of(log: Log) -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def rows_of(log: Log) -> Counter[Row]:
-    """The table's rows."""
+    """Returns the table's rows."""
     return Counter(row for body in files_of(log).values() for row in rows_in(body))
 
 
 def live_of(body: Mapping[str, Any]) -> list[tuple[int, Row]]:
-    """Places and rows that no vector marks."""
+    """Returns row index and row of each row that no vector marks."""
     marked = marked_of(body)
     return [(at, (row[0], row[1])) for at, row in enumerate(body.get("rows", ())) if at not in marked]
 
 
 def rows_in(body: Mapping[str, Any]) -> list[Row]:
-    """The rows of a file that no vector marks."""
+    """Returns the rows of a file that no vector marks."""
     return [row for _, row in live_of(body)]
 
 
 def marked_of(body: Mapping[str, Any]) -> BitMap64:
-    """The places that its vector marks."""
+    """Returns the row indexes that its vector marks."""
     descriptor = body.get("deletionVector")
     return read(descriptor) if descriptor else BitMap64()
 
 
 def key_of(body: Mapping[str, Any]) -> tuple[str, str]:
-    """What makes a file of a table the same: path and vector."""
+    """Returns the identity of a file of a table: path and vector."""
     return body["path"], json.dumps(body.get("deletionVector"))
 
 
 def add_of(log: Log, removed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The `add` that a `remove` takes back."""
+    """Returns the `add` that a `remove` undoes."""
     for text in log:
         for action in parse(text):
             if action.kind == "add" and key_of(action.body) == key_of(removed):
@@ -86,19 +86,19 @@ def add_of(log: Log, removed: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def file_of(path: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """The body of an `add`."""
+    """Makes the body of an `add`."""
     stats = json.dumps({"numRecords": len(rows)})
     return {"path": path, "dataChange": True, "stats": stats, "rows": [list(row) for row in rows]}
 
 
 def text_of(writer: int, id_: str, actions: Sequence[Action]) -> str:
-    """A commit of a writer."""
+    """Makes the text of a writer's commit."""
     info = Action("commitInfo", {"txnId": id_, "writer": writer})
     return "\n".join(action.to_json() for action in (info, *actions))
 
 
 def writer_of(text: str) -> int:
-    """Whose commit it is."""
+    """Returns the writer of the commit."""
     return int(parse(text)[0].body["writer"])
 
 
@@ -111,15 +111,15 @@ def computed(
     is_marking: bool,
     has_feed: bool,
 ) -> Captured:
-    """What stock Delta computes for a statement on these files.
+    """Returns the commit that stock Delta computes for a statement on these files.
 
     Args:
         change: The statement.
-        name: Of the files that it writes.
+        name: Name of the files that the statement writes.
         files: Path → body of the `add`.
-        version: What it was computed on.
-        is_marking: Whether rows are marked in vectors; else files are written anew.
-        has_feed: Whether what it did is written into the change feed.
+        version: The version that the statement is computed on.
+        is_marking: Whether rows are marked in vectors; otherwise files are rewritten.
+        has_feed: Whether its changes are written into the change feed.
     """
     images: list[Row] = []
     gone: list[Row] = []
@@ -167,7 +167,7 @@ def computed(
 
 
 def moved_to(log: Log, lost: Sequence[Any], copies: Sequence[Mapping[str, Any]]) -> dict[str, BitMap64] | None:
-    """Where lost rows are in the copies."""
+    """Returns the positions of the lost rows in the copies."""
     gone: Counter[Row] = Counter()
     for change in lost:
         gone.update(rows_in(add_of(log, change.before)))
@@ -182,7 +182,7 @@ def moved_to(log: Log, lost: Sequence[Any], copies: Sequence[Mapping[str, Any]])
 
 
 def is_told_by_feed(actions: Sequence[Action], before: Counter[Row], after: Counter[Row]) -> bool:
-    """Whether a commit's change files, if it has any, say all that it did: of such a commit readers look at nothing else."""
+    """Returns whether a commit's change files, if it has any, list all its changes: readers of such a commit read nothing else."""
     told = [action.body for action in actions if action.kind == "cdc"]
     if not told:
         return True

@@ -1,7 +1,7 @@
 """Explores row-level concurrency: every run of the real protocol by a few writers on a table of a few rows, with faults.
 
-Each commit must change the table as its statement would have, run alone on the version before; each statement must be in the
-log at most once, and exactly once if its writer was told so.
+Each commit must change the table as its statement would, run alone on the version before. Each statement must be in the
+log at most once, and exactly once if success was reported to its writer.
 """
 
 from __future__ import annotations
@@ -63,41 +63,41 @@ class Scenario:
     files: tuple[tuple[Row, ...], ...]
     writers: tuple[Change, ...]
     marked: tuple[tuple[int, ...], ...] = ()
-    """Rows of each file that a vector marks from the beginning."""
+    """Rows of each file that a vector marks at the beginning."""
     outside: frozenset[int] = frozenset()
-    """Writers that do not pass a gate, whom a reservation does not stop."""
+    """Writers that do not pass a gate: a reservation does not stop them."""
     marks: bool = True
-    """Whether stock statements mark rows in vectors; else they write files anew."""
+    """Whether stock statements mark rows in vectors; otherwise they rewrite files."""
     has_vectors: bool = True
     """Whether the table may have vectors."""
     has_feed: bool = False
-    """Whether statements that take or change rows write what they did into the change feed."""
+    """Whether statements that delete or change rows write their changes into the change feed."""
     faults: int = 0
-    """Lost requests, lost or late answers, crashes, and reservations that run out or are not heeded, in all."""
+    """Total of lost requests, lost or late answers, crashes, and reservations that expire or are ignored."""
     executions_max: int = 99
     foresees: bool = False
-    """What is computed before its turn follows an append of another writer before that is put."""
+    """A change computed before its turn is rebased onto another writer's append before that append is put."""
     follows: int = 0
-    """Each writer is computed before its turn, and follows others so often before it is put; 0: none is."""
+    """Rebases of each writer's change between its early computation and its put; 0: no change is computed before its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that differs between runs."""
+    """All that differs between runs."""
 
     log: Log
     traces: tuple[tuple[tuple[str, int], ...], ...]
-    """Of each writer: what it was told, in order; its answers follow from it and the log."""
+    """Trace of each writer: the replies that it got, in order; trace and log determine its answers."""
     faults: int = 0
     crashed: frozenset[int] = frozenset()
     reserved_by: int | None = None
     late: tuple[tuple[int, int, str], ...] = ()
-    """Puts that are still under way: writer, version, text."""
+    """Puts that are still in flight: writer, version, text."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What exploring has shown."""
+    """The result of exploring."""
 
     states: int = 0
     levels: Counter[int] = field(default_factory=Counter)
@@ -105,8 +105,8 @@ class Found:
 
 
 def explore(scenario: Scenario) -> Found:
-    """Every state that can be reached, until the first violation."""
-    _advance.cache_clear()  # what the protocol answered when a bug was planted in it
+    """Visits every reachable state, until the first violation."""
+    _advance.cache_clear()  # forget answers of a protocol with a planted bug
     first = State(log=(_first(scenario),), traces=((),) * len(scenario.writers))
     seen, todo, found = {first}, [first], Found()
     levels: set[tuple[int, int, int]] = set()
@@ -182,7 +182,7 @@ def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -
                 text = text_of(writer, _stock_id(writer, state.traces[writer][:-1]), captured.actions)
                 yield told(("put", head + 1), log=(*state.log, text))
                 if state.faults < scenario.faults:
-                    # The store tried again after a lost answer, and took its own commit for another's.
+                    # The store retried after a lost answer, and took its own commit for another writer's.
                     yield told(("captured", snapshot), log=(*state.log, text), faults=state.faults + 1)
             else:
                 yield told(("captured", snapshot))
@@ -209,7 +209,7 @@ def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -
 
 
 def _is_free(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -> bool:
-    """Whether nobody else has reserved the table: neither a stock put nor one of ours goes through then."""
+    """Returns whether no other writer has reserved the table: a reservation stops stock puts and ours."""
     return writer in scenario.outside or state.reserved_by in (None, writer)
 
 
@@ -224,7 +224,7 @@ def _is_waiting(scenario: Scenario, state: State, writer: int) -> bool:
 
 @cache
 def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], log: Log) -> Published | Effect[Any]:
-    """The writer's protocol, told what the trace says; its next question, or its end."""
+    """Runs the writer's protocol with the replies of the trace; returns its next effect, or its end."""
     change = scenario.writers[writer]
     statement = change.statement if scenario.has_vectors else replace(change.statement, marks_rows=False)
     protocol = _waited(scenario, writer) if scenario.follows else publishing.publish()
@@ -250,7 +250,7 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
 
 
 def _waited(scenario: Scenario, writer: int) -> Protocol[Published]:
-    """What is computed before its turn: it follows others now and then, and is put at last."""
+    """Runs a writer whose change is computed before its turn: it is rebased now and then, and put at last."""
     executed = yield from perform(Execute())
     assert isinstance(executed, Captured), "nothing is put when it is computed ahead"
     staged, foreseen = executed, None
@@ -266,7 +266,7 @@ def _waited(scenario: Scenario, writer: int) -> Protocol[Published]:
 
 
 def _coming(scenario: Scenario, writer: int) -> Mapping[str, Mapping[str, Any]]:
-    """The files of the first of the others that only appends; no row hangs on what is there."""
+    """Returns the files of the first other writer that only appends; its rows do not depend on the table."""
     for other, change in enumerate(scenario.writers):
         if other != writer and change.statement.reads is Reads.NOTHING:
             computed = _stock(scenario, other, (), (_first(scenario),))
@@ -275,7 +275,7 @@ def _coming(scenario: Scenario, writer: int) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _looked_up(change: Change, effect: Effect[Any], log: Log) -> Any:
-    """What is asked of rows and vectors."""
+    """Answers an effect that reads rows or vectors."""
     match effect:
         case FindEntered(files=files):
             entered, asked = {}, change.asked or change.concerns
@@ -298,14 +298,14 @@ def _looked_up(change: Change, effect: Effect[Any], log: Log) -> Any:
 
 
 def put_together(scenario: Scenario) -> str:
-    """The first writer's commit wins; all others were computed before it, and go into the next version as a group.
+    """Commits the first writer's statement; commits all others, which were computed before it, as a group in the next version.
 
-    What is wrong with the table afterwards; empty if it is what a serial run gives of the winner and then the members, and
-    every other writer is left as it was.
+    Returns the fault of the table afterwards; empty if the table equals a serial run of the first commit and then the members,
+    and every other writer is unchanged.
     """
     log: Log = (_first(scenario),)
     computed = [(change, _stock(scenario, writer, (), log)) for writer, change in enumerate(scenario.writers)]
-    members = [(change, lost) for change, lost in computed[1:] if lost.actions]  # without, it has ended
+    members = [(change, lost) for change, lost in computed[1:] if lost.actions]  # one without actions has ended
     waiting = [Waiting(change.statement, lost) for change, lost in members]
     log = (*log, text_of(0, "won", computed[0][1].actions))
     protocol = gather(Version(1), {Version(1): parse(log[1])}, waiting)
@@ -324,14 +324,14 @@ def put_together(scenario: Scenario) -> str:
 
 
 def _is_told(rest: tuple[tuple[str, int], ...]) -> bool:
-    """Whether the trace goes on with a whole answer; a statement that was computed has its own two steps."""
+    """Returns whether the trace continues with a complete answer; a computed statement takes two steps."""
     return len(rest) > 1 or (len(rest) == 1 and rest[0][0] != "computed")
 
 
 def _answer(
     scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], place: int, log: Log, effect: Effect[Any]
 ) -> tuple[Any, int]:
-    """What the writer was told at a place of its trace, and the next place."""
+    """Returns the writer's reply at a position of its trace, and the next position."""
     word, number = trace[place]
     match word:
         case "nothing":
@@ -352,7 +352,7 @@ def _answer(
 
 
 def _is_staged(scenario: Scenario, before: tuple[tuple[str, int], ...]) -> bool:
-    """Whether an execution is the one ahead of the turn, by what the writer was told before it."""
+    """Returns whether an execution is the one before the turn, judged by the writer's replies before it."""
     return scenario.follows > 0 and not before
 
 
@@ -365,7 +365,7 @@ def _stock_id(writer: int, trace: tuple[tuple[str, int], ...]) -> str:
 
 
 def _stock(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], log: Log) -> Captured:
-    """What stock Delta computes for the writer's statement on the log's last version."""
+    """Returns the commit that stock Delta computes for the writer's statement on the log's last version."""
     name = f"w{writer}-{len(trace)}"
     return _whole(scenario.writers[writer], name, log, is_marking=scenario.marks, has_feed=scenario.has_feed)
 
@@ -378,7 +378,7 @@ def _whole(change: Change, name: str, log: Log, *, is_marking: bool, has_feed: b
 def _on_files(
     scenario: Scenario, writer: int, name: str, files: Sequence[Mapping[str, Any]], log: Log, version: Version
 ) -> Captured | Committed:
-    """The same on some files only."""
+    """Returns the commit that stock Delta computes for the writer's statement on some files only."""
     bodies = {body["path"]: body if "rows" in body else add_of(log, body) for body in files}
     there = {**files_of(log[: version + 1]), **(_coming(scenario, writer) if scenario.foresees else {})}
     if any(there.get(path) != body for path, body in bodies.items()):
@@ -402,7 +402,7 @@ def _first(scenario: Scenario) -> str:
 
 
 def _check(scenario: Scenario, state: State) -> None:
-    """The last commit does what its statement does, and its statement was not there before."""
+    """Checks that the last commit does what its statement does, and that its statement was not in the log before."""
     if len(state.log) < 2:
         return
     if not scenario.has_vectors and "deletionVector" in state.log[-1]:
@@ -421,18 +421,18 @@ def _check(scenario: Scenario, state: State) -> None:
 
 
 def _check_end(scenario: Scenario, state: State, writer: int, end: Published) -> None:
-    """What the writer was told is so."""
+    """Checks the result that was reported to the writer."""
     change = scenario.writers[writer]
     if end.executions > scenario.executions_max:
         raise Wrong(f"{change.name} was executed {end.executions} times")
     if end.version is not None:
         if len(state.log) <= end.version or writer_of(state.log[end.version]) != writer:
-            raise Wrong(f"{change.name} was told of version {end.version}, which is not its own")
+            raise Wrong(f"{change.name} got version {end.version}, which is not its own")
         return
     if any(writer_of(text) == writer for text in state.log):
-        raise Wrong(f"{change.name} was told of no version, and has one")
+        raise Wrong(f"{change.name} got no version, and has one")
     if change.unmarks is not None:
-        return  # what it does depends on the files
+        return  # its effect depends on the files
     versions = (rows_of(state.log[: at + 1]) for at in range(len(state.log)))
     if all(change.serially(rows) != rows for rows in versions):
         raise Wrong(f"{change.name} was left out, though there was something to do at every version")

@@ -1,6 +1,6 @@
-"""The named scenarios: small worlds that together hold every rule, fault and kind of job of the turn protocol.
+"""The named scenarios: small worlds that together contain every rule, fault and kind of job of the turn protocol.
 
-`QUICK` names those that run with every test run; the rest takes minutes (`make simulate`).
+`QUICK` names the scenarios of every test run; the others take minutes (`make simulate`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BATCHES = (replace(A, has_many_batches=True), B)
 
 
 def _scenario(name: str, jobs: tuple[Job, ...] = (A, B), **settings: Any) -> Scenario:
-    """A scenario; settings named like a fault are its budget."""
+    """Makes a scenario; a setting named like a fault is that fault's budget."""
     faults = {fault: settings.pop(fault) for fault in FAULTS if fault in settings}
     return Scenario(name=name, jobs=jobs, faults=faults, **settings)
 
@@ -121,7 +121,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("after-all", (A, B, _ruled(C, After(("A", "B"), "all"))), bounds_waiting=True),
     _scenario("bound", (A, B, C), rows=2, bounds_waiting=True),
     _scenario("bound-after", AFTER, rows=3, bounds_waiting=True),
-    # By priority, with a clock that counts turns: A has one more than the others, which two turns of waiting make up for.
+    # By priority, with a clock that counts turns: A has one more than the others; two turns of waiting compensate for it.
     _scenario("priority", URGENT[:2], rows=4, has_clock=True, bounds_waiting=True),
     _scenario("priority-three", URGENT, rows=2, has_clock=True, bounds_waiting=True),
     _scenario("priority-high", HIGH, rows=5, has_clock=True, bounds_waiting=True),
@@ -129,7 +129,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("priority-give-up", URGENT[:2], rows=2, has_clock=True, giveup=1, bounds_waiting=True),
     _scenario("priority-lost", URGENT[:2], rows=2, has_clock=True, lost=1),
     _scenario("priority-after", (URGENT[0], _ruled(URGENT[1], After(("A",)))), rows=2, has_clock=True, crash=1),
-    # A person pauses the first job, and breaks the lock.
+    # An operator pauses the first job, and breaks the lock.
     _scenario("pause", pause=1),
     _scenario("pause-after", AFTER, rows=2, pause=1),
     _scenario("pause-after-crash", AFTER, pause=1, crash=1),
@@ -146,7 +146,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("broken-after", AFTER, arrivals=1, broken=1),
     _scenario("broken-nothing", (replace(A, matches_nothing=frozenset(ONE_STEP)), B), broken=1),
     _scenario("broken-missing-table", missing_tables=frozenset({T}), broken=1),
-    # An older copy of the record is put back, while jobs have turns, wait, or sleep.
+    # An older copy of the record is restored, while jobs have turns, wait, or sleep.
     _scenario("restored-one-job", (A,), rows=2, restored=1),
     _scenario("restored", restored=1),
     _scenario("restored-crash", restored=1, crash=1),
@@ -168,16 +168,16 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("strict-ring-crash", RING, rows=2, crash=1),
     _scenario("strict-ring-expire", RING, rows=2, expire=1, strict_may_starve=True),
     _scenario("strict-ring-three", RING_OF_THREE, rows=2),
-    # A person drops a request in between: that turn is of no job of the ring, and lets it go on where it was.
+    # An operator drops a request in between: that turn belongs to no job of the ring, and the ring continues where it was.
     _scenario("strict-ring-by-hand", (*RING, BY_HAND), rows=2),
     _scenario("strict-ring-by-hand-crash", (*RING, BY_HAND), crash=1),
-    # A limit of `strict`, not of the protocol: an empty history lets anybody begin, and a lost first turn is no history
-    # yet, so that the ring may go round the wrong way and wait for the next data.
+    # A limit of `strict`, not of the protocol: with an empty history any job may begin, and a lost first turn is no history
+    # yet. So the ring may turn the wrong way and wait for the next data.
     _scenario("strict-ring-first-lost", RING_OF_THREE, crash=1, strict_may_starve=True),
     _scenario("absent", ABSENT, crash=1),
     _scenario("absent-twice", ABSENT, crash=2),
     _scenario("absent-raises", ABSENT, fail=1, crash=1),
-    # The coordinator's data are gone, or were never there.
+    # The coordinator's data were lost, or never existed.
     _scenario("new", start="new"),
     _scenario("new-crash", start="new", crash=1),
     _scenario("new-expire", start="new", expire=1),
@@ -187,16 +187,16 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("wipe-one-job", (A,), wipe=1, crash=1, expire=1),
     _scenario("wipe-one-job-lost", (replace(A, writes=TWO_STEPS),), wipe=1, lost=1, expire=1),
     _scenario("wipe-tables", (TABLES[0],), wipe=1, start="new"),
-    # The checkpoint is gone, or went back.
+    # The checkpoint was lost, or reset to an older state.
     _scenario("checkpoint-deleted", ckdel=1, crash=1),
     _scenario("checkpoint-deleted-expire", (A,), ckdel=1, expire=1, rows=2),
     _scenario("checkpoint-restored", rewind=1, takes_any_rows=True, arrivals=1),
     _scenario("checkpoint-restored-steps", STEPS, rewind=1, crash=1),
-    # The table is made by its first write.
+    # The first write creates the table.
     _scenario("missing-table", missing_tables=frozenset({T})),
     _scenario("missing-table-crash", missing_tables=frozenset({T}), crash=1),
     _scenario("missing-table-expire", missing_tables=frozenset({T}), expire=1),
-    # Whatever is left.
+    # Further combinations.
     _scenario("zombies-go-on", (A,), expire=1, fail=1, zombies_go_on=True),
     _scenario("zombies-go-on-two", expire=1, zombies_go_on=True),
 )

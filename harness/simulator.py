@@ -1,7 +1,7 @@
 """Explores the turn protocol: every run of the real generators in a small world, with every fault at every place.
 
-Breadth first, so that the trace of a violation is a shortest one. From every state reached there must be a way to the end
-once faults stop.
+The search is breadth first, so the trace of a violation is a shortest one. From every state reached there must be a way to
+the end once faults stop.
 
     python -m harness.simulator            every scenario, as a table
     python -m harness.simulator NAME ...   some, with traces
@@ -28,7 +28,7 @@ STATES_MAX = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What exploring a scenario has shown."""
+    """The result of exploring a scenario."""
 
     violation: str
     """Empty if every run is right."""
@@ -39,13 +39,13 @@ class Outcome:
     cpu_s: float
 
     def is_expected(self, scenario: Scenario) -> bool:
-        """Whether this is what the scenario is there to show."""
+        """Returns whether this is the result that the scenario is made to show."""
         return scenario.expects in self.violation if scenario.expects else not self.violation
 
 
 @contextmanager
 def planted(module: Any, name: str, value: Any) -> Iterator[None]:
-    """A bug for the time of a block: an attribute of a module is another."""
+    """Plants a bug for the time of a block: replaces an attribute of a module."""
     real = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -55,8 +55,8 @@ def planted(module: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def explore(scenario: Scenario, *, states_max: int = STATES_MAX) -> Outcome:
-    """Every state that the scenario can reach, until the first violation."""
-    # Nothing that exploring keeps is ever garbage, and looking for some among millions of tuples takes half the time.
+    """Visits every state that the scenario can reach, until the first violation."""
+    # Exploring keeps all its objects, and garbage collection over millions of tuples takes half the time.
     gc.disable()
     try:
         return _explore(scenario, states_max)
@@ -124,7 +124,7 @@ def _explore(scenario: Scenario, states_max: int) -> Outcome:
 
 
 def _cannot_end(before: list[list[int]], ends: list[int]) -> int | None:
-    """The first state from which no end can be reached without further faults."""
+    """Returns the first state from which no end can be reached without further faults."""
     can_end = bytearray(len(before))
     todo = list(ends)
     for number in todo:
@@ -148,7 +148,7 @@ def _words(world: Processes, label: Label) -> str:
 
 
 def _change(before: LockRecord | None, after: LockRecord) -> str:
-    """What a move has done to the record."""
+    """Describes the change that a move made to the record."""
     if before is None:
         return f"creates the record, epoch {after.epoch}"
     if after.holder is not None and not before.is_held_by(after.holder.nonce):
@@ -171,7 +171,7 @@ def _change(before: LockRecord | None, after: LockRecord) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Explores the named scenarios, or all; 0 if each shows what it is there to show."""
+    """Explores the named scenarios, or all; returns 0 if each has its expected result."""
     from harness.scenarios import SCENARIOS
 
     patterns = arguments or ["*"]

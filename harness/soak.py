@@ -1,9 +1,9 @@
-"""Random statements from many threads and drivers on one table; then every version of it against their serial replay.
+"""Random statements from many threads and drivers on one table; then a comparison of every version with their serial replay.
 
     python -m harness.soak --seconds 60 --threads 6 --drivers 2 --kind cdf --seed 1
 
-Each commit names its statement, so the log alone says in which order they were. Statements and base rows follow from the seed; how
-threads interleave does not.
+Each commit names its statement, so the log alone gives their order. The seed determines statements and base rows, but not how
+threads interleave.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lakegate.rows.sql import statement as parsed
 NAME_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 CONF = {
     "spark.master": "local[2]",
-    # With one compiler the JVM's code cache is 48 MB: it is full after a minute of planning, and all else is interpreted.
+    # With one compiler the JVM's code cache is 48 MB. It is full after a minute of planning, and later code is interpreted.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=512m",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -46,16 +46,16 @@ CONF = {
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 BASE_VERSION = 2
-"""The table, its rows, and the vectors of a first DELETE; what is drawn comes after."""
+"""The version after the table, its rows, and the vectors of a first DELETE; drawn statements come later."""
 JOIN_TIMEOUT_S = 300
-"""Of a driver that is asked for its end: statements are finished, however long the others let them wait."""
+"""Wait for a driver that was asked to end: it finishes its statements, however long concurrent commits delay them."""
 STOPPED_S = 5
 VECTORS = {"enableDeletionVectors": "true"}
 FEED = {"enableChangeDataFeed": "true"}
 TRACKED = {"enableRowTracking": "true", "enableInCommitTimestamps": "true"}
 MAPPED = {"columnMapping.mode": "name"}
 READ_CONFS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Each version is another query on few rows: compiling it takes longer than reading."""
+"""Each version is another query on few rows: compiling the query takes longer than reading the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +75,22 @@ KINDS: Mapping[str, Kind] = {
     "copied": Kind({"enableDeletionVectors": "false"}),
     "all": Kind(VECTORS | FEED | TRACKED | MAPPED, is_partitioned=True),
 }
-"""`copied`: without vectors, each change writes its files anew."""
+"""`copied`: without vectors, each change rewrites its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One statement, as its driver saw it."""
+    """A statement, as its driver saw it."""
 
     name: str
     kind: str
     way: str
     first: int
-    """Version of the table before it."""
+    """Version of the table before the statement."""
     last: int | None = None
-    """After it; None while it runs, and for ever if its driver was killed."""
+    """Version after the statement; None while it runs, and for ever if its driver was killed."""
     version: int | None = None
-    """What it was told; a stock append is told none."""
+    """The version that was reported to it; a stock append gets none."""
     level: int | None = None
     attempts: int = 0
     lost_puts: int = 0
@@ -102,7 +102,7 @@ class Record:
 
 
 def make_table(session: SparkSession, path: Path, kind: Kind, seed: str) -> None:
-    """A table with its base rows."""
+    """Makes a table with its base rows."""
     properties = ", ".join(f"'delta.{key}' = '{value}'" for key, value in kind.properties.items())
     partitioned = "PARTITIONED BY (p)" if kind.is_partitioned else ""
     session.sql(
@@ -114,12 +114,12 @@ def make_table(session: SparkSession, path: Path, kind: Kind, seed: str) -> None
 
 
 def versions(path: Path) -> list[int]:
-    """Of its commits, in order."""
+    """Returns the versions of its commits, in order."""
     return sorted(int(file.stem) for file in (path / "_delta_log").glob("*.json") if file.stem.isdigit())
 
 
 def infos(path: Path) -> dict[int, Mapping[str, Any]]:
-    """Version → `commitInfo`, of each drawn commit."""
+    """Returns version → `commitInfo` of each drawn commit."""
     found: dict[int, Mapping[str, Any]] = {}
     for version in versions(path):
         if version > BASE_VERSION:
@@ -133,19 +133,19 @@ def infos(path: Path) -> dict[int, Mapping[str, Any]]:
 
 @dataclass(slots=True)
 class Pending:
-    """A statement that was computed, and that is published after the next one of its thread."""
+    """A computed statement that is published after the next statement of its thread."""
 
     record: dict[str, Any]
     staged: Staged
 
 
 class Worker:
-    """One thread of one driver, with a session of its own.
+    """A thread of a driver, with a session of its own.
 
     Args:
-        session: Made for it alone.
+        session: Made for this thread alone.
         path: The table.
-        seed: Of the run.
+        seed: The seed of the run.
         place: Driver and thread.
         note: Takes each record, when its statement begins and when it has ended.
     """
@@ -158,7 +158,7 @@ class Worker:
         self.pending: Pending | None = None
 
     def work(self, is_over: Callable[[], bool], statements_max: int) -> None:
-        """Statements, one after the other."""
+        """Executes statements, one after the other."""
         for number in range(statements_max):
             if is_over():
                 break
@@ -166,7 +166,7 @@ class Worker:
         self.finish_pending()
 
     def one(self, name: str) -> None:
-        """The statement with this name; then the one that was staged before it is published."""
+        """Executes the statement with this name, then publishes the statement that was staged before."""
         drawn, chance = replay.draw(self.seed, name)
         way = way_of(drawn, chance)
         record: dict[str, Any] = {
@@ -190,14 +190,14 @@ class Worker:
         self._finish(before)
 
     def finish_pending(self) -> None:
-        """Publish what was staged last."""
+        """Publishes the statement that was staged last."""
         before, self.pending = self.pending, None
         self._finish(before)
 
     def _finish(self, before: Pending | None) -> None:
         if before is None:
             return
-        self.session.conf.set(NAME_CONF, before.record["name"])  # it may be executed again
+        self.session.conf.set(NAME_CONF, before.record["name"])  # it may be re-executed
         try:
             published = publisher(self.session).finish(before.staged).published
             said = (published.version, published.level, published.executions, published.lost_puts, published.reasons)
@@ -216,7 +216,7 @@ class Worker:
         return (result.version, result.level, result.attempts, result.lost_puts, result.reasons)
 
     def _call(self, drawn: Statement) -> Any:
-        """By the methods of `DeltaTable`."""
+        """Executes it by the methods of `DeltaTable`."""
         table = lakegate.DeltaTable.forPath(self.session, str(self.path))
         match drawn:
             case Delete():
@@ -253,7 +253,7 @@ class Worker:
 
 
 def way_of(drawn: Statement, chance: Random) -> str:
-    """How a statement is executed: staged and published later, as SQL, by methods, or as stock Delta's append."""
+    """Draws how a statement is executed: staged and published later, as SQL, by methods, or as stock Delta's append."""
     ways = ["staged", "sql"]
     if isinstance(drawn, Append):
         ways += ["stock", "stock"]
@@ -276,17 +276,17 @@ class Notes:
             self._file.write(json.dumps(asdict(record)) + "\n")
 
     def close(self) -> None:
-        """No record comes after it."""
+        """Closes the file: no record comes afterwards."""
         self._file.close()
 
 
 def notes_file(path: Path, driver: int) -> Path:
-    """Where a driver's records are."""
+    """Returns the path of a driver's records."""
     return path.with_name(f"{path.name}.notes{driver}.jsonl")
 
 
 def read_notes(files: Iterable[Path]) -> dict[str, Record]:
-    """Name → the last that its driver said of it."""
+    """Returns name → the last record that its driver wrote of it."""
     found = {}
     for file in files:
         for line in file.read_text().split("\n"):
@@ -299,7 +299,7 @@ def read_notes(files: Iterable[Path]) -> dict[str, Record]:
 def drive(
     session: SparkSession, path: Path, seed: str, driver: int, *, threads: int, seconds: float, statements_max: int
 ) -> None:
-    """One driver's part: its threads execute statements for some time, or so many each."""
+    """Runs one driver's part: its threads execute statements for some time, or a given number each."""
     notes = Notes(notes_file(path, driver))
     until = time.monotonic() + seconds
 
@@ -314,7 +314,7 @@ def drive(
 
 
 class Driver:
-    """Another process that works on the table, and its JVM."""
+    """Another process that writes to the table, and its JVM."""
 
     def __init__(
         self, path: Path, seed: str, driver: int, *, threads: int, seconds: float, statements_max: int
@@ -335,7 +335,7 @@ class Driver:
         self.is_killed = False
 
     def wait_ready(self) -> None:
-        """Until it could start at once."""
+        """Waits until it could start at once."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.strip() == "ready":
@@ -343,19 +343,19 @@ class Driver:
         raise AssertionError(f"a driver has ended before it began: {self.log.read_text()[-2000:]}")
 
     def go(self) -> None:
-        """Its time begins."""
+        """Starts its time."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
     def send(self, sent: signal.Signals) -> None:
-        """To the process and its JVM."""
+        """Sends a signal to the process and its JVM."""
         if self.process.poll() is None:
             self.is_killed = self.is_killed or sent is signal.SIGKILL
             os.killpg(self.process.pid, sent)
 
     def end(self) -> None:
-        """Until its statements are finished."""
+        """Waits until its statements are finished."""
         code = self.process.wait(JOIN_TIMEOUT_S)
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
@@ -363,13 +363,13 @@ class Driver:
         assert code == 0 or self.is_killed, f"a driver failed: {self.log.read_text()[-2000:]}"
 
     def close(self) -> None:
-        """Nothing of it is left behind."""
+        """Kills all that is left of it."""
         self.send(signal.SIGKILL)
         self.end()
 
 
 def disturb(drivers: Sequence[Driver], seconds: float) -> None:
-    """In the middle, one driver stands still for a while; later one is killed with its JVM."""
+    """Stops one driver for a while in the middle of the run; later kills one with its JVM."""
     time.sleep(seconds / 4)
     drivers[0].send(signal.SIGSTOP)
     time.sleep(STOPPED_S)
@@ -380,22 +380,22 @@ def disturb(drivers: Sequence[Driver], seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a soak is made of."""
+    """The settings of a soak."""
 
     kind: str
     seed: str
     threads: int = 4
-    """Of each driver."""
+    """Threads of each driver."""
     drivers: int = 1
     seconds: float = 60
     statements_max: int = 1_000_000
-    """Of each thread."""
+    """Statements of each thread at most."""
     is_disturbed: bool = False
-    """One driver stands still for some seconds, and one is killed."""
+    """Whether one driver is stopped for some seconds, and one is killed."""
 
 
 def soak(session: SparkSession, path: Path, run: Run) -> Report:
-    """Makes a table at `path`, lets all loose on it, and compares."""
+    """Makes a table at `path`, runs all drivers on it, and compares."""
     make_table(session, path, KINDS[run.kind], run.seed)
     share: dict[str, Any] = {"threads": run.threads, "seconds": run.seconds, "statements_max": run.statements_max}
     others = [Driver(path, run.seed, number, **share) for number in range(1, run.drivers)]
@@ -424,7 +424,7 @@ def soak(session: SparkSession, path: Path, run: Run) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a soak ended."""
+    """The result of a soak."""
 
     run: Run
     records: Mapping[str, Record]
@@ -448,7 +448,7 @@ class Report:
 def mismatches(
     session: SparkSession, path: Path, run: Run, records: Mapping[str, Record], killed: Collection[str]
 ) -> Iterable[str]:
-    """Where the table is not what its log says, in words. Afterwards it is gone on from what is there."""
+    """Yields, in words, where the table differs from what its log says. After a difference it continues from the table's rows."""
     kind, said = KINDS[run.kind], infos(path)
     top = max(said, default=BASE_VERSION)
     yield from (f"{r.name} ({r.kind}, {r.way}) raised {r.error}" for r in records.values() if r.error is not None)
@@ -492,7 +492,7 @@ def mismatches(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A version's rows, and of a table that tracks them their ids and the versions that wrote them."""
+    """The rows of a version; for a table that tracks rows, also their ids and the versions that wrote them."""
 
     rows: list[Row]
     ids: list[int]
@@ -511,7 +511,7 @@ def _table(session: SparkSession, path: Path, version: int, *, is_tracked: bool)
 def _named(
     said: Mapping[int, Mapping[str, Any]], records: Mapping[str, Record], killed: Collection[str]
 ) -> Iterable[str]:
-    """What statements were told, against the log."""
+    """Compares the results that were reported to statements with the log."""
     found: dict[str, list[int]] = {}
     for version, info in said.items():
         found.setdefault(str(info.get("userMetadata")), []).append(version)
@@ -526,7 +526,7 @@ def _named(
             if not there:
                 yield f"{record.name} (stock append) is not in the log"
         elif record.error is None and (there or record.version is not None) and record.version not in there:
-            yield f"{record.name} ({record.kind}, {record.way}) was told version {record.version}, the log says {there}"
+            yield f"{record.name} ({record.kind}, {record.way}) got version {record.version}, the log says {there}"
 
 
 def _difference(now: Counter[Row], wanted: Counter[Row]) -> str:
@@ -537,7 +537,7 @@ def _difference(now: Counter[Row], wanted: Counter[Row]) -> str:
 
 
 def _wrong_ids(before: Table, after: replay.After, now: Table, version: int, used: Collection[int]) -> str:
-    """Whether a row that stays keeps its id, and the version that wrote it, and whether new rows have new ids."""
+    """Checks that an unchanged row keeps its id and the version that wrote it, and that new rows have new ids."""
     if len(set(now.ids)) < len(now.ids):
         return "row ids are not distinct"
     wanted = {
@@ -557,7 +557,7 @@ def _wrong_ids(before: Table, after: replay.After, now: Table, version: int, use
 
 
 def _idle(run: Run, record: Record, tables: Mapping[int, Table]) -> Iterable[str]:
-    """A statement that committed nothing had nothing to change at some version while it ran."""
+    """Checks that a statement without a commit had nothing to change at some version while it ran."""
     if record.last is None or record.version is not None or record.way == "stock" or record.error is not None:
         return
     drawn = replay.draw(run.seed, record.name)[0]
@@ -569,7 +569,7 @@ def _idle(run: Run, record: Record, tables: Mapping[int, Table]) -> Iterable[str
 
 
 def _feed(session: SparkSession, path: Path, tables: Mapping[int, Table]) -> Iterable[str]:
-    """The change feed of each version is the difference of two."""
+    """Checks that the change feed of each version is the difference of two versions."""
     sign = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
     feeds: dict[int, Counter[Row]] = {version: Counter() for version in tables}
     frame = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", BASE_VERSION + 1)
@@ -591,7 +591,7 @@ def _feed(session: SparkSession, path: Path, tables: Mapping[int, Table]) -> Ite
 
 
 def main() -> int:
-    """Runs by hand; 0 if nothing was found."""
+    """Runs by hand; returns 0 if nothing was found."""
     parser = argparse.ArgumentParser(prog="python -m harness.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--threads", type=int, default=4, help="of each driver")
@@ -605,9 +605,9 @@ def main() -> int:
     said = parser.parse_args()
     if said.disturbed and said.drivers < 2:
         parser.error("--disturbed needs --drivers 2 or more")
-    seed = said.seed or str(time.time_ns() % 100_000)  # of a driver that joins: as its table's run has it
+    seed = said.seed or str(time.time_ns() % 100_000)  # a driver that joins gets the seed of its table's run
     session = lakegate.session("soak", conf=CONF)
-    session.sparkContext.setLogLevel("OFF")  # statements that lose are logged as errors
+    session.sparkContext.setLogLevel("OFF")  # Spark logs statements that lost to a concurrent commit as errors
     share = {"threads": said.threads, "seconds": said.seconds, "statements_max": said.statements}
     if said.join is not None:
         session.range(10).count()

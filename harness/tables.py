@@ -1,7 +1,7 @@
-"""Small tables of each kind, statements on them as SQL and as plain Python, and statements that follow each other's commits.
+"""Small tables of each kind, statements on them as SQL and as plain Python, and statements that rebase onto each other's commits.
 
 A table that a statement is computed on is copied as a folder, which is an independent table with the same versions. So a
-statement is computed once, and follows one winner in one copy and another winner in another.
+statement is computed once, and rebased onto one winning commit in one copy and onto another in another copy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VECTORS = {"enableDeletionVectors": "true"}
 
 
 class Row(NamedTuple):
-    """A row: `v` is what conditions ask, `n` tells in which order statements changed it."""
+    """A row: conditions test `v`; `n` shows in which order statements changed the row."""
 
     id: int
     v: int | None
@@ -47,23 +47,23 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How a table is made."""
+    """A kind of table."""
 
     name: str
     properties: Mapping[str, str] = field(default_factory=lambda: VECTORS)
     clause: str = ""
     more: str = ""
-    """A column that the table has besides."""
+    """An additional column of the table."""
     constraint: str = ""
 
     @property
     def tracks_rows(self) -> bool:
-        """Whether its rows have ids."""
+        """Returns whether its rows have ids."""
         return "enableRowTracking" in self.properties
 
     @property
     def has_feed(self) -> bool:
-        """Whether it has a change data feed."""
+        """Returns whether it has a change data feed."""
         return "enableChangeDataFeed" in self.properties
 
 
@@ -101,14 +101,14 @@ MARKED = (5, 6)
 
 
 def first_rows() -> list[Row]:
-    """In their order: some are there twice, within a file and in two; some values are NULL."""
+    """Returns the rows in their order: some occur twice, within a file and in two files; some values are NULL."""
     rows = [Row(i, i % 5, i % 2, 1, None if i % 7 == 3 else f"s{i % 3}") for i in range(40)]
     twice = rows[3]
     return [*rows[:4], twice, *rows[4:18], rows[17], *rows[18:], twice, Row(39, None, 1, 1, None)]
 
 
 def make(spark: SparkSession, kind: Kind, path: Path) -> None:
-    """A table of 42 rows in three files (two in each partition), the first of which has a vector."""
+    """Makes a table of 42 rows in three files (two in each partition), the first of which has a vector."""
     columns = f"{LAYOUT}, {kind.more}" if kind.more else LAYOUT
     properties = ", ".join(f"'delta.{key}' = '{value}'" for key, value in kind.properties.items())
     spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta {kind.clause} TBLPROPERTIES ({properties})")
@@ -124,32 +124,32 @@ def make(spark: SparkSession, kind: Kind, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Which rows a statement is about."""
+    """The rows that a statement concerns."""
 
     values: tuple[int, ...]
-    """Of `v`: what its condition asks."""
+    """Values of `v` that its condition matches."""
     to: int
-    """What `v` becomes, in rows that it changes or brings."""
+    """New value of `v`, in rows that it changes or inserts."""
     ids: tuple[int, ...]
-    """Of rows that it brings."""
+    """Ids of rows that it inserts."""
     salt: int
-    """Of the changes to `n`, and of all that tells its rows from another's."""
+    """Distinguishes its changes to `n`, and its rows, from those of another statement."""
 
 
 Rows = dict[int, Row]
-"""Row by what it is known by: its row id on tables that track rows. What a statement brings is below zero."""
+"""Key → row: the row id on tables that track rows. A row that a statement inserts has a key below zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A statement as SQL on the table `{t}`, and what it does to rows."""
+    """A statement as SQL on the table `{t}`, and its effect on rows."""
 
     name: str
     sql: Callable[[Parts, Kind], str]
     serial: Callable[[Parts, Rows], Rows]
 
     def text(self, parts: Parts, kind: Kind, path: Path) -> str:
-        """The statement on a table."""
+        """Returns the SQL of the statement on a table."""
         return self.sql(parts, kind).format(t=f"delta.`{path}`")
 
 
@@ -186,7 +186,7 @@ def _deleted(parts: Parts, rows: Rows) -> Rows:
 
 
 def _merged_ids(parts: Parts) -> tuple[int, ...]:
-    """Keys of a MERGE that inserts: some that are there, which a winner may delete, and new ones."""
+    """Returns keys of a MERGE that inserts: some existing keys, which a winning commit may delete, and new ones."""
     return (parts.values[-1] + 10, parts.values[-1] + 15, *parts.ids)
 
 
@@ -282,7 +282,7 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How the rows of two statements are to each other: those of the one that comes later, and those of the winner."""
+    """A relation between the rows of two statements: the later statement and the winning one."""
 
     name: str
     ours: Parts
@@ -302,7 +302,7 @@ VARIANTS = {
 
 
 def has_statement(kind: Kind, form: Form) -> bool:
-    """Whether stock Delta has the statement on such a table at all."""
+    """Returns whether stock Delta supports the statement on such a table at all."""
     return not (kind.clause.startswith("CLUSTER") and form.name == "OPTIMIZE ZORDER BY")
 
 
@@ -310,7 +310,7 @@ def has_statement(kind: Kind, form: Form) -> bool:
 
 
 class Wrong(Exception):
-    """A table is not what it should be."""
+    """A table differs from what it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,20 +323,20 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a statement got into a table, and the table afterwards."""
+    """The outcome of a statement on a table, and the table afterwards."""
 
     outcome: Outcome
     state: State
 
 
 class Lake:
-    """Tables of each kind, and what statements made of copies of them. What was computed once is used again.
+    """Tables of each kind, and the results of statements on copies of them. Each result is computed once and reused.
 
     Args:
         spark: Executes the statements.
-        publisher: Gets their commits into the tables.
-        folder: Of the tables.
-        is_thorough: Every table is read by Delta, too, and not by its log and its files alone. Slow.
+        publisher: Commits them to the tables.
+        folder: The folder of the tables.
+        is_thorough: Whether Delta also reads every table, not only this module by log and files. Slow.
     """
 
     def __init__(self, spark: SparkSession, publisher: Publisher, folder: Path, *, is_thorough: bool = False) -> None:
@@ -348,43 +348,43 @@ class Lake:
         self._number = 0
 
     def first(self, kind: Kind) -> State:
-        """The table as it was made."""
+        """Returns the table as it was made."""
         if kind.name not in self._first:
             path = self._new_path(kind.name)
             make(self._spark, kind, path)
             self._first[kind.name] = State(path, read(path))
         return self._first[kind.name]
 
-    def after(self, kind: Kind, *winners: tuple[Form, Parts]) -> State:
-        """A copy after these statements, one after the other; each is compared with what it should do, too."""
-        key = kind.name, tuple((form.name, parts) for form, parts in winners)
-        if not winners:
+    def after(self, kind: Kind, *earlier: tuple[Form, Parts]) -> State:
+        """Returns a copy after these statements, one after the other; also compares each with its expected effect."""
+        key = kind.name, tuple((form.name, parts) for form, parts in earlier)
+        if not earlier:
             return self.first(kind)
         if key not in self._after:
-            before = self.after(kind, *winners[:-1])
-            form, parts = winners[-1]
+            before = self.after(kind, *earlier[:-1])
+            form, parts = earlier[-1]
             path = self.copy(kind, before.path)
-            if self.run(form.text(parts, kind, path)).published.version is None and len(winners) == 1:
-                raise Wrong(f"it found nothing to do, and wins against nobody: {form.name} {parts}")
+            if self.run(form.text(parts, kind, path)).published.version is None and len(earlier) == 1:
+                raise Wrong(f"the winning statement changed nothing: {form.name} {parts}")
             self._after[key] = State(path, self.compared(kind, path, before.rows, form, parts))
         return self._after[key]
 
     def staged(self, kind: Kind, form: Form, parts: Parts) -> Staged:
-        """The statement, computed on the first table."""
+        """Returns the statement, computed on the first table."""
         key = kind.name, form.name, parts
         if key not in self._staged:
             self._staged[key] = self.stage(form.text(parts, kind, self.first(kind).path))
             if not isinstance(self._staged[key].commit, Captured):
-                raise Wrong(f"it found nothing to do, and loses to nobody: {form.name} {parts}")
+                raise Wrong(f"the statement changed nothing: {form.name} {parts}")
         return self._staged[key]
 
-    def follow(self, kind: Kind, form: Form, parts: Parts, *winners: tuple[Form, Parts]) -> Ended:
-        """The statement, computed on the first table, gets into it after the winners: compared in every way there is.
+    def follow(self, kind: Kind, form: Form, parts: Parts, *earlier: tuple[Form, Parts]) -> Ended:
+        """Commits the statement, computed on the first table, after the winning commits; compares the result in every way.
 
         Raises:
             Wrong: The table, its log or its change feed is not what a serial run leaves.
         """
-        won = self.after(kind, *winners)
+        won = self.after(kind, *earlier)
         staged = self.staged(kind, form, parts)
         path = self.copy(kind, self.first(kind).path, won.path)
         staged = replace(staged, dml=self.dml(form.text(parts, kind, path)))
@@ -394,7 +394,7 @@ class Lake:
         if version is not None and kind.has_feed:
             self._compare_feed(path, version, won.rows, rows)
         audit(path)
-        # Delta keeps two or three megabytes of a table for an hour, and thousands follow each other.
+        # Delta caches two or three megabytes of a table for an hour, and there are thousands of tables.
         jvm = self._publisher.jvm
         jvm.forget(jvm.delta_log(str(path)).dataPath())
         return Ended(outcome, State(path, rows))
@@ -404,28 +404,28 @@ class Lake:
         return self._publisher.publish(self.dml(text))
 
     def stage(self, text: str) -> Staged:
-        """Executes a statement, and keeps its commit."""
+        """Executes a statement, and stages its commit."""
         return self._publisher.stage(self.dml(text))
 
     def finish(self, staged: Staged) -> Outcome:
-        """Commits a kept one behind all that was committed meanwhile."""
+        """Commits a staged statement after all commits that were made meanwhile."""
         return self._publisher.finish(staged)
 
     def dml(self, text: str) -> Dml:
-        """What the text of a statement says."""
+        """Parses the text of a statement."""
         found = statement(self._spark, text)
         assert found is not None, "it changes a table"
         return found
 
     def copy(self, kind: Kind, *tables: Path) -> Path:
-        """The table that has all files of these, which have no file of the same name but equal ones."""
+        """Makes a table with all files of these tables; files of the same name must be equal."""
         path = self._new_path(kind.name)
         for table in tables:
             shutil.copytree(table, path, dirs_exist_ok=True)
         return path
 
     def compared(self, kind: Kind, path: Path, before: Rows, form: Form, parts: Parts) -> Rows:
-        """The rows of a table, which must be those of before after the statement."""
+        """Returns the rows of a table, which must equal those of `before` after the statement."""
         now, expected = read(path), form.serial(parts, before)
         compare(now, expected)
         if kind.tracks_rows:
@@ -459,7 +459,7 @@ class Lake:
 
 
 def compare(now: Rows, expected: Rows) -> None:
-    """The same rows, each as often.
+    """Checks that both have the same rows, each the same number of times.
 
     Raises:
         Wrong: They are not.
@@ -470,19 +470,19 @@ def compare(now: Rows, expected: Rows) -> None:
 
 
 def compare_ids(now: Rows, expected: Rows, before: Rows) -> None:
-    """Rows keep their ids, and new ones have ids of their own.
+    """Checks that rows keep their ids, and that new rows have ids of their own.
 
     Raises:
         Wrong: They do not.
     """
     kept = {id_: row for id_, row in expected.items() if id_ >= 0}
     if {id_: row for id_, row in now.items() if id_ in before} != kept:
-        # A row that was deleted, whose id came back, is found here, too: it is not among those that are kept.
+        # This also finds a deleted row whose id is used again: it is not among the kept rows.
         raise Wrong(f"row ids moved: {sorted(set(now.items()) ^ set(kept.items()), key=str)}")
 
 
 def sorted_rows(rows: Counter[Row]) -> list[Row]:
-    """For messages."""
+    """Sorts rows, for messages."""
     return sorted(rows.elements(), key=str)
 
 
@@ -490,7 +490,7 @@ def sorted_rows(rows: Counter[Row]) -> list[Row]:
 
 
 def read(path: Path) -> Rows:
-    """The rows of a table, by its log and its files alone: without Spark and without Delta.
+    """Reads the rows of a table from its log and its files alone: without Spark and without Delta.
 
     Raises:
         Wrong: A row id is given twice, or a generated column is not what it says.
@@ -518,7 +518,7 @@ def read(path: Path) -> Rows:
 
 
 def files(path: Path) -> list[Body]:
-    """The files of a table: the `add` of each."""
+    """Returns the files of a table: the `add` of each."""
     live: dict[str, Body] = {}
     for _, actions in commits(path):
         for action in actions:
@@ -529,7 +529,7 @@ def files(path: Path) -> list[Body]:
 
 
 def _live_values(path: Path, file: Body) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Place and values of the rows of a file that its vector does not mark."""
+    """Yields row index and values of the rows of a file that its vector does not mark."""
     vector = file.get("deletionVector")
     marked = BitMap64()
     if vector is not None:
@@ -541,22 +541,22 @@ def _live_values(path: Path, file: Body) -> Iterator[tuple[int, Mapping[str, Any
 
 
 def _value(values: Mapping[str, Any], file: Body, name: str) -> Any:
-    """Of a column, or of the partition: there, they are numbers alone."""
+    """Returns the value of a column or of the partition, where values are only numbers."""
     return int(file["partitionValues"][name]) if name in file["partitionValues"] else values[name]
 
 
 def commits(path: Path) -> Iterator[tuple[int, tuple[Action, ...]]]:
-    """The commits of a table, in order."""
+    """Yields the commits of a table, in order."""
     for file in sorted((path / "_delta_log").iterdir()):
         if re.fullmatch(r"\d{20}\.json", file.name):
             yield int(file.stem), parse(file.read_text())
 
 
 def audit(path: Path) -> None:
-    """What Delta's protocol asks of a log, and what readers do not notice.
+    """Checks rules of Delta's protocol for a log whose violation readers do not notice.
 
     Raises:
-        Wrong: A commit removes what is not there, or adds what is; a vector shrinks; files of a commit do not share
+        Wrong: A commit removes a file that is absent, or adds one that is present; a vector shrinks; files of a commit do not share
             `dataChange`; commits' timestamps do not grow; a scratch log is left.
     """
     live: dict[str, tuple[str | None, int]] = {}

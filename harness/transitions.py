@@ -1,18 +1,18 @@
-"""What may happen next in a simulated world: every process at every effect, every transaction in flight, every fault left.
+"""The possible next steps of a simulated world: each process at its effect, each transaction in flight, each fault left.
 
-Fully asynchronous: no step trusts a clock, a paused process is one that is not scheduled, a zombie one whose session has
+Fully asynchronous: no step trusts a clock, a paused process is one that is not scheduled, a zombie is one whose session has
 expired.
 
-Rules for editors, for what is merged into one transition (`Scenario.is_fine` merges nothing, and must give the same verdict):
-- Reading the record, sessions and clock happens at the instant of the compare-and-set that follows at once: had the record
-  changed in between, the compare-and-set would have been stale and the protocol back at the top of its loop. The same for
-  reading tokens before an entry commit, and for the first reading of a table that only feeds a grant; for all such
-  readings where no record is ever lost, because then no table is above the record, and what is read changes nothing.
-- Waiting is staying at the top of the loop; reading that the own turn has ended, which it then has for good, is done
-  when it ends.
-- The checkpoint of a job that has one process, and can get no other before that is dead, is read and planned at the
-  instant of the reading beside it.
-- A zombie that is about to read that its session or its turn is gone, for good, is gone itself, and so is one that
+Rules for editors, about the steps merged into one transition (`Scenario.is_fine` merges nothing, and must give the same verdict):
+- Reading the record, sessions and clock happens at the instant of the compare-and-set that follows: had the record
+  changed in between, the compare-and-set would have been stale and the protocol back at the top of its loop. The same holds
+  for reading tokens before an entry commit, and for the first reading of a table that only feeds a grant. It holds for all
+  such readings where no record is ever lost: then no table is above the record, and the value read changes nothing.
+- Waiting means staying at the top of the loop. A process reads that its own turn has ended, which is final, at the instant
+  when the turn ends.
+- The checkpoint of a job that has one process, and can get no other before that one is dead, is read and planned at the
+  instant of the adjacent reading.
+- A zombie that is about to read that its session or its turn is gone for good is removed, and so is one that
   would begin another run (unless `Scenario.zombies_go_on`).
 - A crashed or expired process is replaced at once (it may stay unscheduled for any time), except where a rule looks at who
   is absent. A crash in flight leaves the transaction behind; that it never commits is the run where it is not scheduled.
@@ -37,10 +37,10 @@ from lakegate.turns.protocol.lock_record import Pause
 
 
 def after(world: Processes, state: State) -> Iterator[Step]:
-    """Every world that may come next.
+    """Yields every world that may come next.
 
     Raises:
-        Violation: what `world.doing` says breaks an invariant.
+        Violation: the step in `world.doing` breaks an invariant.
     """
     for i, process in enumerate(state.processes):
         yield from _step(world, state, i)
@@ -112,9 +112,9 @@ def _faults_of_world(world: Processes, state: State) -> Iterator[Step]:
 
 
 def _acts_of_a_person(world: Processes, state: State) -> Iterator[Step]:
-    """Breaks the lock; pauses the first job; and lets it go on when nobody else has anything left to do, or its turn is lost.
+    """Breaks the lock; pauses the first job; resumes it when no other process has work left, or its turn is lost.
 
-    Not earlier, so that a job which waits for the paused one is seen to be stuck.
+    It is not resumed earlier, so that a job that waits for the paused one is seen to be stuck.
     """
     record = world.records[state.record]
     if record is None:
@@ -134,14 +134,14 @@ def _acts_of_a_person(world: Processes, state: State) -> Iterator[Step]:
 
 
 def _copies(world: Processes, state: State) -> Iterator[Step]:
-    """A copy of the record is taken once, and put back once, with whatever has happened in between."""
+    """Takes a copy of the record once and restores it once, with any steps in between."""
     spent = spend(state, "restored")
     if spent is None:
         return
     if state.copy is None:
         yield ("a person", "takes a copy of the record"), state._replace(copy=state.record), True
     elif state.copy != state.record:
-        # What the checks count by the record begins anew with it.
+        # The checks' counts by the record restart with it.
         ghost = state.ghost._replace(waited=frozenset())
         yield ("a person", "RESTORES THE COPY"), spent._replace(record=state.copy, copy=None, ghost=ghost), True
 
@@ -154,7 +154,7 @@ def _is_quiet(world: Processes, state: State, place: int) -> bool:
 
 
 def _presence(world: Processes, state: State) -> Iterator[Step]:
-    """Sessions of the dead expire, and jobs without a process start again, each at its own time."""
+    """Expires sessions of dead processes and restarts jobs without a process, each at its own time."""
     running = {process.session for process in state.processes}
     for session in state.live - running:
         yield (session, "session of the dead expires"), state._replace(live=state.live - {session}), False

@@ -1,12 +1,12 @@
-"""A soak of turns: three Spark drivers write one table with turns from one ZooKeeper, and everything around them fails.
+"""A soak of turns: three Spark drivers write one table with turns from one ZooKeeper, while drivers, network and server fail.
 
     python -m harness.turn_soak --seconds 600 --seed 1
 
 Each driver reaches the server by a network of its own. A seed draws the faults: a driver is killed, its Python or its JVM is
-stopped and goes on, its network is cut, silent, slow, or loses the answers, the server is killed and started again. A driver
-that ended is started again, as a platform would. There is always work until the time is over; then the faults end, the rest is
-written, and it is checked that no two turns overlap, epochs rise, every offset range of every stream is in its table exactly
-once, epochs never go down in the log (`lakegate verify`), and that the table is, row by row, what it should be.
+stopped and continued, its network is cut, silent, slow, or loses the answers, the server is killed and restarted. A driver
+that ended is restarted, as a platform would do. There is always work until the time is over. Then the faults end and the rest
+is written. The soak checks that no two turns overlap, epochs rise, every offset range of every stream is in its table exactly
+once, epochs never go down in the log (`lakegate verify`), and that the table has exactly the expected rows.
 """
 
 from __future__ import annotations
@@ -46,20 +46,21 @@ LEASE_S: Final = 6.0
 FILE_ROWS: Final = 40
 FILES: Final = Cut(ingest=400, mutation=200, delete=50)
 READY_FILES: Final = 2
-"""So many files each stream has before it: there is always work, and a turn stays short."""
+"""Files that each stream has waiting: there is always work, and a turn stays short."""
 QUIET_S: Final = 60.0
-"""So long a batch is waited for after a fault: faults without work between them would try nothing but the start of a JVM."""
+"""Wait for a batch after a fault: faults without work between them would only test the start of a JVM."""
 END_S: Final = 480.0
-"""How long the rest may take once the faults are over: a batch that is written again, a session that has to end, a new JVM."""
+"""Limit for the rest once the faults are over: a batch that is rewritten, a session that has to end, a new JVM."""
 EXITS_EXPECTED: Final = frozenset({-signal.SIGKILL, 3, 5, 6})
-"""Killed; not granted in time (the dead run's session is not over), turns lost in a row, no server: started again."""
+"""Exit statuses after which a driver is restarted: killed; not granted in time (the dead run's session is not over); turns lost
+in a row; no server."""
 NETWORKS: Final[tuple[Mode, ...]] = ("blackhole", "lose_replies", "refuse", "delay")
 FAULTS: Final = ("kill", "stop python", "stop jvm", "restart server", *NETWORKS)
 
 
 @dataclass
 class Found:
-    """What the soak came to."""
+    """The result of the soak."""
 
     seed: int
     seconds: float
@@ -73,12 +74,12 @@ class Found:
     wrong: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """As a result in `benchmarks/`."""
+        """Returns it as a result in `benchmarks/`."""
         return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
 
 
 class Driver:
-    """One stream in a process of its own with a JVM, started again when it ends before its work does."""
+    """A stream in a process of its own with a JVM, restarted when it ends before its work is done."""
 
     def __init__(self, lake: Lake, job: str, found: Found, network: Proxy, idle_run: str) -> None:
         self.job, self.network = job, network
@@ -91,7 +92,7 @@ class Driver:
         self.thread = threading.Thread(target=self._run, name=job)
 
     def pids(self) -> tuple[int, int | None] | None:
-        """Its Python's and its JVM's, if they run."""
+        """Returns the process ids of its Python and its JVM, if they run."""
         process = self._process
         if process is None or process.poll() is not None:
             return None
@@ -115,7 +116,7 @@ class Driver:
         while not self._stop.is_set():
             with (
                 self._log.open("ab") as log,
-                # Its input is our end of a pipe: when we die, however suddenly, it reads the end of it and stops.
+                # Its input is a pipe from this process: when this process dies, the driver reads the pipe's end and stops.
                 subprocess.Popen(
                     self._command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
                 ) as self._process,
@@ -132,7 +133,7 @@ class Driver:
 
 
 class Feeder:
-    """Hands every stream its files one by one, as it works them off."""
+    """Hands every stream its files one by one, as the stream processes them."""
 
     def __init__(self, lake: Lake, staged: Path) -> None:
         self._lake, self._staged = lake, staged
@@ -143,14 +144,14 @@ class Feeder:
 
     @property
     def written(self) -> int:
-        """Batches whose commit log is there."""
+        """Returns how many batches have a commit log."""
         return sum(map(self._written, JOBS))
 
     def _written(self, job: str) -> int:
         return sum(name.isdigit() for name in _names(self._lake.storage / "checkpoints" / job / "commits"))
 
     def feed(self) -> None:
-        """Tops every stream up."""
+        """Adds files to every stream up to its limit."""
         for folder, job in zip(FOLDERS, JOBS, strict=True):
             done = self._written(job)
             while self.handed[folder] < done + READY_FILES:
@@ -165,11 +166,11 @@ def soak(folder: Path, *, seconds: float, seed: int, show: Callable[[str], None]
     """Runs it in an empty folder.
 
     Args:
-        folder: For everything; what is found wrong names its logs.
+        folder: For all files; a fault that is found names its logs.
         seconds: How long there are faults; the streams start before, and write the rest afterwards.
         seed: Draws the records and the faults.
-        show: Told of each fault.
-        faults_min: So many faults there are, however long it takes.
+        show: Called with a line for each fault.
+        faults_min: The number of faults that there are at least, however long it takes.
     """
     lake, found = Lake(folder), Found(seed=seed, seconds=seconds)
     inputs = generate(seed, FILES.ingest * FILE_ROWS)
@@ -211,7 +212,7 @@ def _break_things(
     faults_min: int,
     show: Callable[[str], None],
 ) -> None:
-    """One fault after another, each over, and a batch written, before the next; every kind comes before any comes again."""
+    """Injects faults: each ends, and a batch is written, before the next; all kinds come before any is repeated."""
     begun_s, kinds = time.monotonic(), list[str]()
     while time.monotonic() - begun_s < seconds or found.faults.total() < faults_min:
         kinds = kinds or chance.sample(FAULTS, len(FAULTS))
@@ -219,12 +220,12 @@ def _break_things(
         length_s, pause_s, written = chance.uniform(0.3, 1.5) * LEASE_S, chance.uniform(0.0, 3.0), feeder.written
         pids = driver.pids()
         if pids is None or pids[1] is None:
-            _pause(0.5, feeder)  # it is about to be started again
+            _pause(0.5, feeder)  # it is about to be restarted
             kinds.append(kind)
             continue
         is_server = kind == "restart server"
-        told = "" if kind == "kill" else f" for {length_s:.1f} s"
-        show(f"{time.monotonic() - begun_s:6.1f} s  {kind}{told}{'' if is_server else f': {driver.job}'}")
+        lasting = "" if kind == "kill" else f" for {length_s:.1f} s"
+        show(f"{time.monotonic() - begun_s:6.1f} s  {kind}{lasting}{'' if is_server else f': {driver.job}'}")
         found.faults[kind] += 1
         if kind == "kill":
             os.kill(pids[0], signal.SIGKILL)
@@ -262,7 +263,7 @@ def _until(is_so: Callable[[], bool], seconds: float, feeder: Feeder) -> None:
 
 
 def _check(lake: Lake, inputs: Inputs, largest: dict[str, int], handed: dict[str, int], found: Found) -> None:
-    """What has to hold, whatever happened."""
+    """Checks what has to hold after any faults."""
     pipeline = settings.load_pipeline(str(_spec(lake, INGESTION)))
     verified = verify_pipeline(pipeline)
     found.wrong += [str(one) for one in verified.violations] + [f"not checked: {one}" for one in verified.unchecked]
@@ -302,7 +303,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Runs it; exit status 1 if anything is wrong, and the folder is kept then."""
+    """Runs it; returns exit status 1 if anything is wrong, and then keeps the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--faults", type=int, default=len(FAULTS), help="so many at least, however long it takes")

@@ -1,7 +1,7 @@
-"""What the simulated world is made of: lock record, tables, checkpoints, processes, JVM transactions; and what must hold.
+"""Parts of the simulated world (lock record, tables, checkpoints, processes, JVM transactions) and its invariants.
 
-A state is a tuple of plain values, so that equal worlds are one state. A table is not its log but what the log amounts to
-(tokens, effects, latest writer); a transaction in flight remembers whether a later commit has beaten it.
+A state is a tuple of plain values, so that equal worlds are one state. A table is not its log but the result of the log
+(tokens, effects, latest writer); a transaction in flight stores whether a later commit has beaten it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lakegate.turns.protocol.ordering import After, waits_for
 Fault = Literal[
     "crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind", "pause", "broken", "restored"
 ]
-"""`pause`, `broken` and `restored` are what a person does: pause the first job; break the lock, whatever its holder does; take a
-copy of the record at any time and put it back at any other."""
+"""`pause`, `broken` and `restored` are actions of an operator: pause the first job; break the lock, whatever its holder does;
+take a copy of the record at any time and restore it at any other."""
 FAULTS: tuple[Fault, ...] = (
     *("crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind"),
     *("pause", "broken", "restored"),
@@ -34,7 +34,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Which jobs there are, where they start, and which faults may happen how often."""
+    """The jobs of a world, their start, and how often each fault may happen."""
 
     name: str
     jobs: tuple[Job, ...]
@@ -46,37 +46,37 @@ class Scenario:
     arrivals: int = 0
     """Rows that arrive for the first job later."""
     start: Literal["known", "new"] = "known"
-    """Tables and ids are known to the lock from epoch 1, or nothing was ever written."""
+    """Whether tables and ids are known to the lock from epoch 1; otherwise nothing was ever written."""
     missing_tables: frozenset[TableLocation] = frozenset()
-    """Tables that the first write makes."""
+    """Tables that the first write creates."""
     takes_any_rows: bool = False
-    """A batch may take one row or all; otherwise a batch planned again has the same rows by luck."""
+    """Whether a batch may take one row or all; otherwise a batch planned again has the same rows by luck."""
     is_fine: bool = False
-    """Every effect is a transition of its own, instead of only those between which order matters."""
+    """Whether every effect is a transition of its own, instead of only those between which order matters."""
     zombies_go_on: bool = False
-    """A process whose session is lost begins further runs, until it notices by itself."""
+    """Whether a process whose session is lost begins further runs, until it notices by itself."""
     strict_may_starve: bool = False
-    """To wait under `strict` for a job that has no data is no dead end: more data of that job would end it."""
+    """Whether waiting under `strict` for a job that has no data is no dead end: more data of that job would end the wait."""
     bounds_waiting: bool = False
-    """Check that an eligible ticket sees at most so many other grants as `grants_max` says."""
+    """Whether to check that an eligible ticket sees at most `grants_max` other grants."""
     has_clock: bool = False
-    """The clock counts turns; else it stands still."""
+    """Whether the clock counts turns; otherwise it stands still."""
     expects: str = ""
     """Part of the violation that is expected; empty if none is."""
 
     @property
     def tables(self) -> tuple[TableLocation, ...]:
-        """Every table that some job writes."""
+        """Returns every table that some job writes."""
         return tuple(dict.fromkeys(table for job in self.jobs for table in job.tables))
 
     @property
     def may_go_back(self) -> bool:
-        """Whether the record may be replaced by an older copy."""
+        """Returns whether the record may be replaced by an older copy."""
         return "restored" in self.faults
 
     def grants_max(self, job: JobName) -> int:
-        """How many turns others may have while a ticket of this job may go: each one, and as many more as its priority lets
-        it ask for before waiting has made up for the difference. All jobs of the scenario age alike.
+        """Returns how many turns other jobs may have while a ticket of this job is eligible: one each, and as many more as their
+        priority allows until waiting has compensated for the difference. All jobs of the scenario age alike.
         """
         mine = next(one for one in self.jobs if one.name == job)
         others = (one for one in self.jobs if one.name != job)
@@ -84,12 +84,12 @@ class Scenario:
 
 
 class Table(NamedTuple):
-    """One Delta table."""
+    """A Delta table."""
 
     version: int
     tokens: tuple[tuple[TokenId, int], ...]
     effects: frozenset[tuple[str, int, int]]
-    """(query, row, step) of all that was applied."""
+    """(query, row, step) of each applied write."""
     marks: frozenset[tuple[TokenId, int, int, StepMark]]
     last: tuple[int, str]
     """Epoch and session of the latest data commit or entry commit."""
@@ -99,20 +99,20 @@ class Source(NamedTuple):
     """A job's checkpoint, and the rows that its source has."""
 
     query: int
-    """Rises when the checkpoint is deleted and a new one made."""
+    """Rises when the checkpoint is deleted and a new one is made."""
     offsets: tuple[tuple[int, int], ...]
     committed: int
-    """How many batches the commit log holds."""
+    """Number of batches in the commit log."""
     rows: int
 
     @property
     def is_finished(self) -> bool:
-        """Every row is in a batch, and every batch in the commit log."""
+        """Returns whether every row is in a batch, and every batch in the commit log."""
         return self.committed == len(self.offsets) and self.planned == self.rows
 
     @property
     def planned(self) -> int:
-        """How many rows are in a batch."""
+        """Returns how many rows are in a batch."""
         return self.offsets[-1][1] if self.offsets else 0
 
 
@@ -127,11 +127,11 @@ class Transaction(NamedTuple):
     session: SessionId
     is_creating: bool
     is_beaten: bool
-    """A commit after its snapshot makes Delta refuse it."""
+    """Whether a commit after its snapshot makes Delta refuse it."""
 
 
 class Process(NamedTuple):
-    """One Python process of a job."""
+    """A Python process of a job."""
 
     session: SessionId
     local: int
@@ -141,10 +141,10 @@ class Process(NamedTuple):
 
 
 class Ghost(NamedTuple):
-    """What only the checks look at."""
+    """State that only the checks read."""
 
     opened: tuple[bool, ...]
-    """Per job: it was granted a turn for a batch that is not in the commit log yet."""
+    """Per job: whether it was granted a turn for a batch that is not in the commit log yet."""
     finished_since: frozenset[tuple[int, int]]
     """(job, other): the other finished a batch since the job's last completed turn."""
     waited: frozenset[tuple[str, int]]
@@ -163,21 +163,21 @@ class State(NamedTuple):
     budgets: tuple[int, ...]
     """Per fault, then arrivals."""
     started: tuple[int, ...]
-    """Per job: how many processes there have been."""
+    """Per job: how many processes it has had."""
     ghost: Ghost
     mark: Mark | None = None
-    """The turn of the highest epoch that was noted apart from the record; followed only where a record may be restored."""
+    """The turn of the highest epoch that was noted outside the record; tracked only where a record may be restored."""
     copy: int | None = None
     """The record of which a copy was taken."""
 
 
 def token_of(job: JobName, query: int) -> TokenId:
-    """Token id of a job's n-th checkpoint."""
+    """Returns the token id of a job's n-th checkpoint."""
     return query_token(f"{job}.{query}")
 
 
 def first_record(scenario: Scenario) -> LockRecord | None:
-    """The lock record at the start."""
+    """Returns the lock record at the start."""
     if scenario.start == "new":
         return None
     known = {table: Epoch(1) for table in scenario.tables if table not in scenario.missing_tables}
@@ -185,7 +185,7 @@ def first_record(scenario: Scenario) -> LockRecord | None:
 
 
 def first_tables(scenario: Scenario) -> tuple[Table, ...]:
-    """The tables at the start."""
+    """Returns the tables at the start."""
     number = Token(epoch=Epoch(1), batch=-1).pack()
     ids = [lock_token(LOCK), *(token_of(job.name, 0) for job in scenario.jobs)]
     known = tuple(sorted((token_id, number) for token_id in ids)) if scenario.start == "known" else ()
@@ -198,7 +198,7 @@ def first_tables(scenario: Scenario) -> tuple[Table, ...]:
 
 
 def begin_transaction(execute: Execute, job: Job, tables: tuple[Table, ...], place: int, by: SessionId) -> Transaction:
-    """The JVM takes its snapshot and starts to write."""
+    """Begins a JVM transaction: takes its snapshot and starts to write."""
     first, end = (int(row) for row in str(execute.mark.offsets_sha256).split("-"))
     step = execute.token.step
     rows = range(first, end) if (execute.table, step) not in job.matches_nothing else ()
@@ -215,7 +215,7 @@ def begin_transaction(execute: Execute, job: Job, tables: tuple[Table, ...], pla
 
 
 def commit(state: State, ours: Transaction) -> State:
-    """The world after Delta has put this transaction's commit.
+    """Returns the world after Delta has put this transaction's commit.
 
     Raises:
         Violation: an effect is applied twice, or the data of a turn come after a later turn has begun on the table.
@@ -237,7 +237,7 @@ def commit(state: State, ours: Transaction) -> State:
 
 
 def commit_entry(state: State, place: int, raised: tuple[tuple[TokenId, int], ...], by: SessionId) -> State:
-    """The world after an entry commit."""
+    """Returns the world after an entry commit."""
     table = state.tables[place]
     epoch = max(unpack(number).epoch for _, number in raised)
     after = table._replace(
@@ -249,7 +249,7 @@ def commit_entry(state: State, place: int, raised: tuple[tuple[TokenId, int], ..
 
 
 def commit_foreign(state: State, place: int) -> State:
-    """The world after a writer that takes no turns has committed something that conflicts with everything."""
+    """Returns the world after a writer without turns has committed a change that conflicts with all others."""
     table = state.tables[place]
     ids = frozenset(
         transaction.token_id
@@ -260,7 +260,7 @@ def commit_foreign(state: State, place: int) -> State:
 
 
 def publish(state: State, place: int, after: Table, ids: frozenset[TokenId], *, data_of: SessionId | None) -> State:
-    """The table gets its next version; transactions in flight learn whether it beats them."""
+    """Gives the table its next version; notes in transactions in flight whether it beats them."""
 
     def seen(transaction: Transaction) -> Transaction:
         is_hit = transaction.table == place and (transaction.is_creating or transaction.token_id in ids)
@@ -283,7 +283,7 @@ def publish(state: State, place: int, after: Table, ids: frozenset[TokenId], *, 
 
 
 def check_commit_log(state: State, scenario: Scenario, job: Job, query: int, batch: Batch) -> None:
-    """What the commit log marks as done must be in the tables.
+    """Checks that the tables contain every batch that the commit log marks as done.
 
     Raises:
         Violation: it is not.
@@ -297,7 +297,7 @@ def check_commit_log(state: State, scenario: Scenario, job: Job, query: int, bat
 
 
 def check_holders(state: State, writing: list[SessionId]) -> None:
-    """Of those that work in a turn at most one is alive.
+    """Checks that at most one of the sessions that write in a turn is alive.
 
     Raises:
         Violation: two are.
@@ -307,12 +307,12 @@ def check_holders(state: State, writing: list[SessionId]) -> None:
 
 
 def time_of(record: LockRecord | None, scenario: Scenario) -> int:
-    """What the clock shows."""
+    """Returns the time that the clock shows."""
     return record.epoch if record is not None and scenario.has_clock else 0
 
 
 def as_asked(before: LockRecord, after: LockRecord, granted: Holder, job: Job) -> LockRecord:
-    """The record on which the turn was granted: with the ticket, also of who asked and was granted in one step."""
+    """Returns the record on which the turn was granted: with the ticket, even if request and grant were one step."""
     if before.ticket(granted.nonce) is not None:
         return before
     last = Ticket(
@@ -323,7 +323,7 @@ def as_asked(before: LockRecord, after: LockRecord, granted: Holder, job: Job) -
 
 
 def check_rank(record: LockRecord, let_in: frozenset[str], granted: Holder) -> None:
-    """Of those that may go the one of highest rank goes, first come first served among equals; and nobody who is paused.
+    """Checks that the eligible ticket of highest rank goes, first come first served among equals, and never a paused job.
 
     Raises:
         Violation: another should have gone.
@@ -336,7 +336,7 @@ def check_rank(record: LockRecord, let_in: frozenset[str], granted: Holder) -> N
     )
     best, first = -1.0, ""
     for ticket in record.tickets:
-        if ticket.nonce in let_in or ticket.nonce == granted.nonce:  # whose session may have ended since it looked
+        if ticket.nonce in let_in or ticket.nonce == granted.nonce:  # its session may have ended since it looked
             rank = ticket.priority + (now - ticket.asked_at_ms) / (ticket.aging_ms or 10**9)
             if rank > best + 1e-6:
                 best, first = rank, ticket.nonce
@@ -345,7 +345,7 @@ def check_rank(record: LockRecord, let_in: frozenset[str], granted: Holder) -> N
 
 
 def eligible(record: LockRecord | None, live: frozenset[SessionId], jobs: frozenset[JobName]) -> frozenset[str]:
-    """Nonces of the live tickets whose rule lets them in."""
+    """Returns the nonces of the live tickets whose rule lets them in."""
     if record is None:
         return frozenset()
     views = record.views(jobs)
@@ -359,7 +359,7 @@ def eligible(record: LockRecord | None, live: frozenset[SessionId], jobs: frozen
 
 
 def granted_to(before: LockRecord | None, after: LockRecord) -> JobName | None:
-    """The job that this change of the record gives the turn to.
+    """Returns the job to which this change of the record gives the turn.
 
     Raises:
         Violation: the epoch does not rise.
@@ -372,7 +372,7 @@ def granted_to(before: LockRecord | None, after: LockRecord) -> JobName | None:
 
 
 def completed_by(before: LockRecord | None, after: LockRecord) -> JobName | None:
-    """The job whose turn this change of the record completes."""
+    """Returns the job whose turn this change of the record completes."""
     if before is None or before.holder is None or after.holder is not None:
         return None
     job = before.holder.job
@@ -380,7 +380,7 @@ def completed_by(before: LockRecord | None, after: LockRecord) -> JobName | None
 
 
 def check_order(ghost: Ghost, place: int, jobs: tuple[Job, ...]) -> None:
-    """A job under `after` is not let in over a predecessor's unfinished batch.
+    """Checks that a job under `after` is not let in before a predecessor's unfinished batch is done.
 
     Raises:
         Violation: it is.

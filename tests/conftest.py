@@ -1,4 +1,4 @@
-"""What tests share: one Spark session per process, the servers, the data sets, and what this machine lacks.
+"""Fixtures that tests share: one Spark session per process, the servers, the data sets, and skips for what is missing here.
 
 A test says what it needs by marker (`spark`, `kafka`, `zookeeper`, `postgres`, `mariadb`, `browser`, `data`, `jdk`, `wheel`);
 where that is missing, the test is skipped by name. LAKEGATE_REQUIRE=all (or a list: LAKEGATE_REQUIRE=kafka,data) makes such a
@@ -80,7 +80,7 @@ LASTING_CONF = {
 
 
 def data_dir() -> Path:
-    """The folder of data sets: LAKEGATE_TEST_DATA, or ../shared/data beside the repository."""
+    """Returns the folder of data sets: LAKEGATE_TEST_DATA, or ../shared/data next to the repository."""
     return Path(os.environ.get("LAKEGATE_TEST_DATA") or ROOT.parent / "shared" / "data")
 
 
@@ -137,7 +137,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     archive = f' "-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable' if ARCHIVE.exists() else ""
     os.environ["JDK_JAVA_OPTIONS"] = QUICK_JVM + archive
-    # What takes long beside other work is not wrong.
+    # A test that is slow because of other work on the machine is not wrong.
     settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("untimed")
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(is_compiled=False)
@@ -145,7 +145,7 @@ def pytest_configure() -> None:
 
 
 def submit_arguments(*, is_compiled: bool) -> str:
-    """What drivers in processes of their own are started with; `is_compiled` if Spark makes code of plans, as it does for users."""
+    """Returns arguments for drivers in processes of their own; `is_compiled`: Spark generates code for plans, as for users."""
     few = SMALL_CONF | ({} if is_compiled else UNCOMPILED)
     return " ".join([*(f"--conf {key}={value}" for key, value in few.items()), "pyspark-shell"])
 
@@ -210,13 +210,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.fixture(scope="session")
 def jars_from() -> JarSources:
-    """Where the tests take jars from: the user's own cache and settings."""
+    """Returns where the tests take jars from: the user's own cache and settings."""
     return jar_sources(os.environ)
 
 
 @pytest.fixture(scope="session")
 def java_from() -> JavaSources:
-    """Where the tests take Java from."""
+    """Returns where the tests take Java from."""
     return java_sources(os.environ)
 
 
@@ -265,7 +265,7 @@ def jobs(session: SparkSession) -> Callable[[Callable[[], object]], int]:
 
 @pytest.fixture(scope="session")
 def kafka_sasl_port() -> int:
-    """Where the same broker lets in only who logs in."""
+    """Returns the port at which the same broker requires a login."""
     from lakegate.demo.servers import free_ports
 
     return free_ports(1)[0]

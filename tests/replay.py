@@ -10,7 +10,7 @@ Row = dict[str, object]
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One request to a mutate stream; `set` None deletes."""
+    """A request to a mutate stream; `set` None deletes."""
 
     key: Mapping[str, object]
     set: Mapping[str, object] | None
@@ -18,7 +18,7 @@ class Change:
 
 @dataclass(kw_only=True)
 class Mutations:
-    """One mutate stream without `sequence_by`."""
+    """A mutate stream without `sequence_by`."""
 
     is_standing: bool
     moves_rows: bool = False
@@ -28,7 +28,7 @@ class Mutations:
 
 @dataclass(kw_only=True)
 class Replay:
-    """One table. Streams of mutations meet late rows in the order of the mapping."""
+    """A table. Streams of mutations meet late rows in the order of the mapping."""
 
     person: tuple[str, ...] = ("person",)
     unique: tuple[str, ...] = ()
@@ -66,12 +66,12 @@ class Replay:
                 stream.waiting.append(change)
 
     def sweep(self, name: str) -> None:
-        """What waits is tried again."""
+        """Tries waiting requests again."""
         stream = self.mutations[name]
         stream.waiting = [change for change in stream.waiting if not self._apply(self.rows, change)]
 
     def erase(self, person: Sequence[object], *, lift: bool = False) -> None:
-        """One erasure, or its end."""
+        """Applies an erasure, or its end."""
         if lift:
             self.erased.discard(tuple(person))
             return

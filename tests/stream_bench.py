@@ -120,7 +120,7 @@ class HandTurn:
 
 @dataclass
 class Bench:
-    """One table, its streams, and a counter of epochs."""
+    """A table, its streams, and a counter of epochs."""
 
     session: SparkSession
     root: str

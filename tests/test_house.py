@@ -97,7 +97,7 @@ def test_importing_lakegate_needs_nothing_but_python() -> None:
 
 
 def reads_environment(tree: ast.AST) -> bool:
-    """Whether a module reads the environment: setting a variable for a child process is not reading it."""
+    """Returns whether a module reads the environment; setting a variable for a child process is not reading it."""
     written = {
         id(target.value)
         for node in ast.walk(tree)
@@ -128,7 +128,7 @@ def test_only_settings_reads_the_environment() -> None:
     assert readers == {"settings.py"}
 
 
-def test_every_target_of_the_makefile_is_told_by_its_help() -> None:
+def test_the_help_of_the_makefile_names_every_target() -> None:
     """`make` alone lists what can be made."""
     makefile = (ROOT / "Makefile").read_text()
     (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)

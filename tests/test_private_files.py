@@ -1,4 +1,4 @@
-"""Who may read what the product writes: its owner; a group where the folder says so."""
+"""Permissions of the files that the product writes: its owner may read; also a group where the folder says so."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_file_that_is_there_keeps_its_mode_and_a_link_is_not_followed(tmp_path
     assert (tmp_path / "link").read_text() == "new"
 
 
-def test_a_folder_in_whose_place_a_file_stands_is_an_error(tmp_path: Path) -> None:
+def test_a_file_where_a_folder_is_expected_is_an_error(tmp_path: Path) -> None:
     """Not a loop, and not silence."""
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):

@@ -1,4 +1,4 @@
-"""What may be shown: no secret of a setting or a message, and no control character."""
+"""Text that may be shown: without secrets of settings or messages, and without control characters."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_is_harmless_is_shown(name: str, value: str) -> None:
 
 @given(st.from_regex(r"[a-z]{2,8}(\.[a-z]{2,8}){0,3}", fullmatch=True), st.text("abcdefgh", min_size=12, max_size=12))
 def test_an_unknown_setting_is_hidden(name: str, value: str) -> None:
-    """Whatever its name says."""
+    """For any name."""
     assert setting("own." + name, value) == HIDDEN
 
 

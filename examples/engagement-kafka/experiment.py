@@ -2,9 +2,9 @@
 
     python examples/engagement-kafka/experiment.py FOLDER
 
-Starts a Kafka broker and a ZooKeeper server on this machine, fills the topics, and runs `lakegate.yml` beside this file; then
-the same streams as plain Structured Streaming, each of which writes when it is ready. Compares both tables with the true
-answer, and draws both timelines in FOLDER/report.html. Exit status 1 if the run with turns is not what it promises.
+Starts a Kafka broker and a ZooKeeper server on this machine, fills the topics, and runs the `lakegate.yml` of this folder; then
+the same streams as plain Structured Streaming, each of which writes when it is ready. Compares both tables with the correct
+result, and draws both timelines in FOLDER/report.html. Exit status 1 if the run with turns breaks a promise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_COORDINATOR = "no coordinator"
 
 
 def main(folder: Path, seed: int = 7) -> int:
-    """Runs both, and prints what they came to."""
+    """Runs both, and prints their results."""
     lake, inputs = Lake(folder.absolute()), generate(seed, ROWS)
     lake.logs.mkdir(parents=True)
     java = settings.java_sources()
@@ -82,7 +82,7 @@ def main(folder: Path, seed: int = 7) -> int:
 
 
 def fill_topics(servers: str, inputs: Inputs) -> None:
-    """Each stream's records as JSON, in one partition of its topic: there is an order among requests."""
+    """Writes each stream's records as JSON into one partition of its topic: requests are ordered."""
     producer = Producer({"bootstrap.servers": servers})
     for topic, table in zip(FOLDERS, (inputs.engagements, inputs.mutations, inputs.erasures), strict=True):
         for row in table.to_pylist():
@@ -92,7 +92,7 @@ def fill_topics(servers: str, inputs: Inputs) -> None:
 
 
 def run_with_turns(lake: Lake) -> tuple[Run, Pipeline]:
-    """Three applications, as on three clusters: each `lakegate run` is a process with a Spark driver of its own."""
+    """Runs three applications, as on three clusters: each `lakegate run` is a process with a Spark driver of its own."""
     began_s = time.monotonic()
     command = [sys.executable, "-m", "lakegate", "run", "--until-idle", "--spec", str(lake.spec), "--output", "jsonl"]
     started = []
@@ -124,7 +124,7 @@ def run_with_turns(lake: Lake) -> tuple[Run, Pipeline]:
 
 
 def faults(turns: list[TurnRow], run: Run, pipeline: Pipeline) -> list[str]:
-    """What the run with turns promised and did not keep."""
+    """Returns the promises that the run with turns broke."""
     wrong = [str(violation) for violation in inspection.verify_pipeline(pipeline).violations]
     if run.overlaps or run.conflicts:
         wrong.append(f"{run.overlaps} overlaps, conflicts: {run.conflicts}")
@@ -136,10 +136,10 @@ def faults(turns: list[TurnRow], run: Run, pipeline: Pipeline) -> list[str]:
 
 
 def out_of_order(jobs: list[str]) -> list[str]:
-    """Turns that came although the stream before had not had one since, and had more to do.
+    """Returns turns that were granted although the preceding stream had not had one since, and had more to do.
 
     Args:
-        jobs: Whose turns they were, one after another.
+        jobs: The jobs that had the turns, one after another.
     """
     wrong = []
     for place, job in enumerate(jobs):
@@ -151,7 +151,7 @@ def out_of_order(jobs: list[str]) -> list[str]:
 
 
 def as_turn(window: journal.Window) -> TurnRow:
-    """A write without a turn, as the report draws it."""
+    """Converts a write without a turn into the row that the report draws."""
     return TurnRow(
         lock=NO_COORDINATOR,
         job=window.job,
@@ -164,7 +164,7 @@ def as_turn(window: journal.Window) -> TurnRow:
 
 
 def print_line(event: dict[str, Any]) -> None:
-    """What happens, for who looks on."""
+    """Prints an event for the person who watches the run."""
     print(f"{event.get('job') or '':10} {event['text']}", flush=True)
 
 

@@ -1,1 +1,1 @@
-"""One suite per port; each adapter, and the fake, subclasses it with a hook that makes the thing under test."""
+"""Suites of the ports, one each. Every adapter, and the fake, subclasses the suite with a hook that makes the thing under test."""

@@ -1,4 +1,4 @@
-"""Watches a store from outside, change by change, and says afterwards which promise was broken."""
+"""Watches a store from outside, change by change, and reports afterwards which promise was broken."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lakegate.turns.protocol.lock_record import LockRecord
 from lakegate.turns.protocol.transitions import first_to_go
 
 WAIT_S = 20.0
-"""A wait that nothing ends; a store that forgets to wake up is seen by it."""
+"""A wait that only a wake-up ends: it shows a store that forgets to wake its waiters."""
 GAP_S = 0.0
-"""Between what a contender has read and the change it makes of it: few would come in between where all is in one process."""
+"""Between the read of a contender and its change: without it, changes would rarely interleave within one process."""
 
 
 @dataclass
 class History:
-    """Every change that any contender was told to have made, by the version that it made."""
+    """Every acknowledged change of every contender, by the version that it made."""
 
     changes: list[tuple[int, LockRecord]] = field(default_factory=list)
     slept_through: list[str] = field(default_factory=list)
@@ -33,15 +33,15 @@ class History:
         return cast("TurnStore", _Watched(store, self))  # the rest of a store is passed on
 
     def note(self, version: int, record: LockRecord) -> None:
-        """A change that was made."""
+        """Notes a change that was made."""
         with self._lock:
             self.changes.append((version, record))
 
     def faults(self) -> list[str]:
-        """What is wrong with it: two changes of one version, a gap, an overlap, a leap of the epoch, a turn out of order."""
+        """Returns the faults: two changes of one version, a gap, an overlap, a leap of the epoch, a turn out of order."""
         found = list(self.slept_through)
         made = sorted(self.changes, key=lambda change: change[0])
-        asked: list[Nonce] = []  # in the order of asking, whatever order the record keeps them in
+        asked: list[Nonce] = []  # in the order of asking; the record may keep another order
         for (version, was), (next_version, now) in pairwise(made):
             asked = [nonce for nonce in asked if was.ticket(nonce)]
             asked += [ticket.nonce for ticket in was.tickets if ticket.nonce not in asked]
@@ -62,14 +62,14 @@ def _faults_of_grant(was: LockRecord, now: LockRecord, asked: list[Nonce]) -> li
         found.append(f"{now.holder.job} got the turn of {was.holder.job}")
     if was.holder is None and now.epoch != was.epoch + 1:
         found.append(f"epoch {was.epoch} was followed by {now.epoch}")
-    # Who asked and was granted in one step came last: nobody may have been waiting.
+    # A request that was granted in the same step came last: no other may have been waiting.
     if was.holder is None and (asked or [now.holder.nonce])[0] != now.holder.nonce:
         found.append(f"{now.holder.job} was served before its time")
     return found
 
 
 class _Watched:
-    """A store that tells a history of its changes, and whose waits are long enough to show that nobody ended them."""
+    """A store that adds its changes to a history. Its waits are long enough to show when nobody ended them."""
 
     def __init__(self, inner: TurnStore, history: History) -> None:
         self._inner, self._history = inner, history
@@ -94,4 +94,4 @@ class _Watched:
             return
         first = first_to_go(stored.record, self._inner.live_sessions(lock), now_ms=0)
         if ticket_of is None or (first is not None and first.job == ticket_of):
-            self._history.slept_through.append(f"{ticket_of} was not told that version {version} had passed")
+            self._history.slept_through.append(f"{ticket_of} was not woken when version {version} had passed")

@@ -1,4 +1,4 @@
-"""What every `TargetDatabase` must do."""
+"""Conformance suite of `TargetDatabase`: the rules that every adapter keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = Callable[[], dict[int, Any]]
 
 
 def changes(*steps: tuple[Op, int, Any]) -> list[Change]:
-    """Changes of `t (id, uk)`, each a transaction of its own: (op, id, uk)."""
+    """Makes changes of `t (id, uk)`, each a transaction of its own: (op, id, uk)."""
     made = []
     for seq, (op, id, uk) in enumerate(steps):
         after = None if op == "d" else {"id": id, "uk": uk}
@@ -30,14 +30,14 @@ def changes(*steps: tuple[Op, int, Any]) -> list[Change]:
 
 
 class TargetDatabaseConformance:
-    """Subclass, and give two fixtures: `open_target`, a factory of handles on one database with a table `t (id, uk)`; and
-    `rows`, id → uk as another connection sees them.
+    """To use it, make a subclass with two fixtures: `open_target`, a factory of handles on one database with a table
+    `t (id, uk)`; and `rows`, id → uk as another connection sees them.
 
     `id` is the primary key and `uk` is unique; rows 1 'x' and 2 'y' are there.
     """
 
     def staged(self, target: TargetDatabase, *steps: tuple[Op, int, Any], slots: int = 1) -> Net:
-        """A batch that is staged and planned."""
+        """Stages and plans a batch."""
         net = fold(changes(*steps), target.tables(["t"]))
         assert target.stage(net, slots) == ()
         target.assign(assign(target.look(net, duplicates=False), rows=len(net.rows), slots=slots))
@@ -54,7 +54,7 @@ class TargetDatabaseConformance:
         ]  # fmt: skip
 
     def test_rows_and_position_come_together(self, open_target: OpenTarget, rows: Rows) -> None:
-        """Nothing is seen before; afterwards both are, by every handle."""
+        """Before the commit no handle sees either; after it every handle sees both."""
         target = open_target()
         target.open_stream("s")
         net = self.staged(target, ("u", 1, "y"), ("u", 2, "x"), ("c", 3, "z"))
@@ -63,8 +63,8 @@ class TargetDatabaseConformance:
         assert rows() == {1: "y", 2: "x", 3: "z"}
         assert open_target().open_stream("s") == Progress(epoch=2, last_batch=1, position=2)
 
-    def test_who_lets_go_is_found_in_the_target(self, open_target: OpenTarget) -> None:
-        """The events do not say what the rows held."""
+    def test_the_row_that_releases_a_value_is_found_in_the_target(self, open_target: OpenTarget) -> None:
+        """The events do not say which values the rows held."""
         target = open_target()
         target.open_stream("s")
         net = fold(changes(("u", 1, "y"), ("d", 2, None)), target.tables(["t"]))
@@ -75,7 +75,7 @@ class TargetDatabaseConformance:
         assert found.clashes == ()
 
     def test_a_part_of_a_row_that_is_not_there_is_refused(self, open_target: OpenTarget) -> None:
-        """What it leaves out cannot be found; of a row that is there, or that the batch makes, it can."""
+        """The missing columns cannot be found; for a row in the target, or one that the batch makes, they can."""
         target = open_target()
         target.open_stream("s")
         partial = [
@@ -88,7 +88,7 @@ class TargetDatabaseConformance:
         assert sorted(refused) == [(5,), (8,)]
 
     def test_a_holder_outside_the_batch_is_named(self, open_target: OpenTarget) -> None:
-        """As drift, with its key."""
+        """The violation is reported as drift, with the key of the holder."""
         target = open_target()
         target.open_stream("s")
         net = fold(changes(("c", 7, "y")), target.tables(["t"]))
@@ -98,7 +98,7 @@ class TargetDatabaseConformance:
         assert "2" in clash.holder
 
     def test_a_violation_is_an_answer_and_changes_nothing(self, open_target: OpenTarget, rows: Rows) -> None:
-        """Neither rows nor position; without the row that is set apart the rest goes in."""
+        """Neither rows nor position change; without the quarantined row the rest is applied."""
         target = open_target()
         target.open_stream("s")
         net = self.staged(target, ("c", 5, "new"), ("c", 7, "y"))
@@ -109,7 +109,7 @@ class TargetDatabaseConformance:
         assert rows() == {1: "x", 2: "y", 5: "new"}
 
     def test_a_trial_changes_nothing(self, open_target: OpenTarget, rows: Rows) -> None:
-        """It says what would happen."""
+        """A trial reports what would happen."""
         target = open_target()
         target.open_stream("s")
         net = self.staged(target, ("c", 5, "new"), ("d", 1, None))
@@ -117,7 +117,7 @@ class TargetDatabaseConformance:
         assert rows() == {1: "x", 2: "y"}
 
     def test_a_batch_in_slots_is_pending_until_all_are_in(self, open_target: OpenTarget, rows: Rows) -> None:
-        """The position is written by the end; whoever opens the stream before learns where the batch must end."""
+        """The end writes the position; a process that opens the stream before that learns where the batch must end."""
         target = open_target()
         target.open_stream("s")
         net = self.staged(target, ("c", 5, "a"), ("c", 6, "b"), slots=2)
@@ -136,7 +136,7 @@ class TargetDatabaseConformance:
         assert open_target().open_stream("s") == Progress(epoch=3, last_batch=1, position=1)
 
     def test_applied_again_it_changes_nothing(self, open_target: OpenTarget, rows: Rows) -> None:
-        """The same batch after its end was lost: images of the end are what is there."""
+        """The same batch, after the reply to its end was lost: the rows already have their final images."""
         for _ in range(2):
             target = open_target()
             target.open_stream("s")
@@ -146,7 +146,7 @@ class TargetDatabaseConformance:
                 assert target.apply(net, slot) == Applied()
             assert rows() == {1: "y", 2: "x"}
 
-    def test_who_was_overtaken_changes_nothing(self, open_target: OpenTarget, rows: Rows) -> None:
+    def test_a_writer_of_an_older_epoch_changes_nothing(self, open_target: OpenTarget, rows: Rows) -> None:
         """Every step that would write is refused."""
         zombie, target = open_target(), open_target()
         zombie.open_stream("s")
@@ -165,7 +165,7 @@ class TargetDatabaseConformance:
                 step()
         assert rows() == {1: "x", 2: "y"}
 
-    def test_a_batch_that_is_in_is_refused(self, open_target: OpenTarget, rows: Rows) -> None:
+    def test_a_batch_that_was_applied_is_refused(self, open_target: OpenTarget, rows: Rows) -> None:
         """Another handle of the same epoch brought it in."""
         one, other = open_target(), open_target()
         one.open_stream("s", epoch=4)

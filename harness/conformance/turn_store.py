@@ -1,4 +1,4 @@
-"""What every `TurnStore` must do."""
+"""Conformance suite of `TurnStore`: the rules that every adapter keeps."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ LOCK = "L/ä lock"
 T = TableLocation("/t")
 UNDISTURBED = ((1, "made"), (1, "granted"), (2, "completed"))
 DISTURBED = ((1, "asked"), (2, "granted"), (3, "completed"))
-"""The changes of a turn, by their number in it: when nobody else wants it, so that asking and grant are one, the first of all
-after the record itself is made; and when another has the turn."""
+"""The changes of a turn, by their number in the turn. First when no other job wants the turn: request and grant are one change,
+and before the very first the record itself is made. Then when another job has the turn."""
 
 
 class TurnStoreConformance:
-    """Subclass, and give `open_store`: a factory of handles on one and the same store."""
+    """To use it, make a subclass with a fixture `open_store`: a factory of handles on one and the same store."""
 
     contenders, turns_each = 50, 12
-    """How many jobs contend for how many turns each; fewer where a store would take minutes for it."""
+    """How many jobs contend, and for how many turns each; fewer for a store that would need minutes."""
     limit_s = 240.0
-    """After this whoever has not had its turns counts as left waiting."""
+    """After this time a job that has not had all its turns counts as left waiting."""
 
     def test_a_lock_never_written_has_no_record(self, open_store: Callable[[], TurnStore]) -> None:
         """Reading gives None at version 0, and the lock is not listed."""
@@ -78,7 +78,7 @@ class TurnStoreConformance:
         assert open_store().coordinator_id() == open_store().coordinator_id()
 
     def test_a_session_is_alive_until_it_is_closed(self, open_store: Callable[[], TurnStore]) -> None:
-        """Seen by every handle; a closed one is gone, and closing again changes nothing."""
+        """Every handle sees it; a closed session is gone, and closing it again changes nothing."""
         one, other = open_store(), open_store()
         session = one.open_session(LOCK, JobName("Ingestion"))
         assert other.live_sessions(LOCK).ids == {session.id}
@@ -90,7 +90,7 @@ class TurnStoreConformance:
         assert other.live_sessions(LOCK).ids == frozenset()
 
     def test_a_second_run_of_a_live_job_is_refused(self, open_store: Callable[[], TurnStore]) -> None:
-        """By name, on one lock; the same job on another lock, and another job on this one, are welcome."""
+        """By name, on one lock; the same job on another lock, and another job on this lock, are accepted."""
         one, other = open_store(), open_store()
         session = one.open_session(LOCK, JobName("TTL/1"))
         with pytest.raises(TurnNotGranted, match="TTL/1"):
@@ -122,7 +122,7 @@ class TurnStoreConformance:
         assert woken.is_set()
 
     def test_a_change_made_before_the_wait_begins_is_not_waited_for(self, open_store: Callable[[], TurnStore]) -> None:
-        """Between a reading and the wait that follows it anything may happen; and a wait for nothing ends in its time."""
+        """A change between the read and the wait ends the wait at once; a wait without a change ends at its timeout."""
         one, other = open_store(), open_store()
         for epoch in range(20):
             version = other.read(LOCK).version
@@ -134,8 +134,8 @@ class TurnStoreConformance:
         other.wait_for_change(LOCK, other.read(LOCK).version, 0.2)
         assert time.monotonic() - begun_s < 5.0
 
-    def test_who_waits_for_its_turn_is_woken_by_what_lets_it_in(self, open_store: Callable[[], TurnStore]) -> None:
-        """Whatever it is, and whether it comes just before the wait begins or in the middle of it."""
+    def test_a_waiting_job_is_woken_by_the_change_that_lets_it_in(self, open_store: Callable[[], TurnStore]) -> None:
+        """For each kind of change, just before the wait begins or in the middle of it."""
         one, other = open_store(), open_store()
         first, waits, behind = JobName("first"), JobName("waits"), JobName("behind")
         tickets = [
@@ -168,8 +168,8 @@ class TurnStoreConformance:
                 change.join()
                 assert time.monotonic() - begun_s < history.WAIT_S - 0.5, f"not woken when {was} became {now}"
 
-    def test_what_was_acknowledged_is_read_by_everybody(self, open_store: Callable[[], TurnStore]) -> None:
-        """No handle reads what was before a change that another was told of, nor misses a run that was told that it is alive."""
+    def test_an_acknowledged_change_is_read_by_every_handle(self, open_store: Callable[[], TurnStore]) -> None:
+        """After a change is acknowledged to one handle, no handle reads the state before it; this includes a run's presence."""
         one, other = open_store(), open_store()
         for n in range(20):
             version = one.read(LOCK).version
@@ -180,7 +180,7 @@ class TurnStoreConformance:
             session.close()
 
     def test_a_dead_session_leaves_nothing_behind(self, open_store: Callable[[], TurnStore]) -> None:
-        """Its ticket and its turn hold nobody up: whoever comes next closes the one and passes over the other."""
+        """A dead session's ticket and turn block no other job: the next job closes the turn and passes over the ticket."""
         one, other = open_store(), open_store()
         holder, ghost = contender(one, "holder"), contender(one, "ghost")
         turn = take(holder)
@@ -200,7 +200,7 @@ class TurnStoreConformance:
         following.close()
 
     @pytest.mark.parametrize("what", ["request", "reply"])
-    def test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice(
+    def test_an_unknown_outcome_of_a_call_repeats_nothing(
         self,
         open_store: Callable[[], TurnStore],
         lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]],
@@ -218,13 +218,13 @@ class TurnStoreConformance:
             _check_ended(open_store(), job, turn)
 
     @pytest.mark.parametrize("what", ["request", "reply"])
-    def test_when_the_outcome_of_a_call_is_unknown_while_another_has_the_turn_nothing_happens_twice(
+    def test_an_unknown_outcome_of_a_call_while_another_has_the_turn_repeats_nothing(
         self,
         open_store: Callable[[], TurnStore],
         lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]],
         what: str,
     ) -> None:
-        """Then asking is a change of its own, and what is lost may be a place in the queue: no second one is taken."""
+        """Here the request is a change of its own, so a place in the queue may be lost: the job takes no second place."""
         other, looking = contender(open_store(), "other"), open_store()
         for at, change in DISTURBED:
             held = take(other, timeout_s=60.0)
@@ -244,11 +244,11 @@ class TurnStoreConformance:
 
     @pytest.fixture
     def lose(self) -> Callable[[TurnStore, str], AbstractContextManager[TurnStore]]:
-        """A store whose `lost_compare_and_set` loses the request or the reply; on a real network where there is one."""
+        """Makes a store whose `lost_compare_and_set` loses the request or the reply; on a real network where there is one."""
         return lambda store, what: nullcontext(cast(TurnStore, Losing(store, what)))
 
     def test_a_turn_that_is_noted_stands_until_a_later_one_is(self, open_store: Callable[[], TurnStore]) -> None:
-        """Of two with one epoch the first; for each lock apart; and whoever asks who is alive is told."""
+        """The first of two turns with one epoch stays noted; each lock has its own; the answer to who is alive includes it."""
         one, other = open_store(), open_store()
         assert one.live_sessions(LOCK).mark is None
         first, second, later = (
@@ -286,7 +286,7 @@ class TurnStoreConformance:
         again = take(holder, timeout_s=10.0)
         assert again.epoch > turn.epoch
         again.complete()
-        # The copy names a turn that is over, of a run that lives: it ends it itself, or nobody would ever be served.
+        # The copy names an ended turn of a live run: that run must end the turn itself, or no job would ever be served.
         held = take(following, timeout_s=10.0)
         copy = one.read(LOCK).record
         assert copy is not None
@@ -312,11 +312,11 @@ class TurnStoreConformance:
                     inside.append(job)
                     if len(inside) != 1:
                         faults.append(f"{inside} at once")
-                    time.sleep(0.001)  # or a fast store serves one job after another, and nobody contends
+                    time.sleep(0.001)  # otherwise a fast store serves one job after another without contention
                     inside.remove(job)
                     turn.complete()
                 if sum(isinstance(event, TurnGranted) for event in seen.events) != self.turns_each:
-                    faults.append(f"{job} was not told of its turns")
+                    faults.append(f"{job} was not given its turns")
                 coordinator.close()
                 store.close()
             except Exception as error:
@@ -335,7 +335,7 @@ class TurnStoreConformance:
 
 
 def _holder(ticket: Ticket) -> Holder:
-    """Its holder, once it is granted."""
+    """Returns the holder that the ticket becomes, once it is granted."""
     return Holder(
         nonce=ticket.nonce,
         session=ticket.session,
@@ -364,7 +364,7 @@ class Losing:
         return getattr(self._inner, name)
 
     def lost_compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
-        """One that the caller hears nothing of."""
+        """Makes a change whose outcome the caller does not learn."""
         if self._what == "reply":
             self._inner.compare_and_set(lock, record, version)
         return "unknown"
@@ -388,7 +388,7 @@ class _LosingAt:
         return cast(Losing, self._inner).lost_compare_and_set(lock, record, version)
 
     def lost_what(self, job: JobName) -> str:
-        """Which change of the job's turn was lost, by the record that it wanted to put."""
+        """Returns which change of the job's turn was lost, judged by the record that it wanted to write."""
         lost = self._lost
         if lost is None:
             return "nothing"
@@ -410,7 +410,7 @@ def _complete_when_asked(held: HeldTurn, store: TurnStore, job: JobName) -> None
 
 
 def _check_ended(store: TurnStore, job: Coordinator, turn: HeldTurn) -> None:
-    """The job had one turn, it was this one and the last, and nothing is left of it."""
+    """Checks that the job had exactly this one turn, that no turn followed, and that nothing is left of it."""
     after = store.read(LOCK).record
     assert after is not None
     assert (after.holder, after.tickets, after.epoch) == (None, (), turn.epoch)
@@ -418,7 +418,7 @@ def _check_ended(store: TurnStore, job: Coordinator, turn: HeldTurn) -> None:
 
 
 def contender(store: TurnStore, job: str, events: Recorder | None = None) -> Coordinator:
-    """A run of a job on `LOCK`."""
+    """Makes a run of a job on `LOCK`."""
     ports = Ports(
         store=store, log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=events or Recorder()
     )
@@ -428,7 +428,7 @@ def contender(store: TurnStore, job: str, events: Recorder | None = None) -> Coo
 
 
 def take(coordinator: Coordinator, *, timeout_s: float | None = None) -> HeldTurn:
-    """Its next turn."""
+    """Waits for the run's next turn and returns it."""
     return coordinator.take(
         token_id=job_token(coordinator.job), query_id=None, batch=0, tables=(T,), timeout_s=timeout_s
     )

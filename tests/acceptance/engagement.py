@@ -22,7 +22,7 @@ Answer = dict[str, str]
 
 @dataclass
 class Source:
-    """One source's records, in order; a prefix of the ingest if `rows_max` says so."""
+    """The records of a source, in order; only the first `rows_max` of the ingest, if it is set."""
 
     data: Path
     name: str
@@ -37,7 +37,7 @@ class Source:
                 self.tables[kind] = rows.slice(0, self.rows_max) if kind == "ingest" else rows
 
     def answer(self) -> Answer:
-        """What the table must hold in the end, whatever the order in which the streams ran."""
+        """Returns the rows that the table must hold in the end, for any order in which the streams ran."""
         person: dict[str, str] = {}
         if "mutation" in self.tables:
             for row in self.tables["mutation"].to_pylist():

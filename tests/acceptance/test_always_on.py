@@ -97,7 +97,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[AlwaysOn]:
 
 
 def test_each_micro_batch_takes_a_turn_and_without_data_the_job_is_idle(lake: AlwaysOn) -> None:
-    """Two queries run beside one another: their turns alternate as `strict` says, and idle is said before the first batch."""
+    """Two queries run concurrently: their turns alternate as `strict` says, and a job reports idle before its first batch."""
     first, second = lake.job("First", predecessor="Second"), lake.job("Second", predecessor="First")
     running = [lakegate.start(lake.writer(job), job) for job in (first, second)]
 
@@ -149,7 +149,7 @@ def test_a_turn_is_not_completed_before_the_commit_log_is_written(lake: AlwaysOn
 
 
 def test_a_turn_that_is_lost_ends_the_query(lake: AlwaysOn) -> None:
-    """What it wrote before stands, the batch is not done, and the next start makes it whole."""
+    """Its earlier writes stay, the batch is not done, and the next start completes it."""
     job = lake.job("Own")
     drop(lake.root / "in", "Own", 0, people(0, 10))
 

@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-m", "lakegate"]
 
 
 def lakegate(root: Path, *arguments: str, until: int | None = None) -> tuple[int, str]:
-    """A command of its own process; killed with kill -9 once it has told of so many batches that are in the target."""
+    """Runs a command in its own process; kills it with -9 once it has reported `until` batches in the target."""
     seen = 0
     with (
         (root / f"{arguments[0]}.err").open("a") as errors,
@@ -43,7 +43,7 @@ def lakegate(root: Path, *arguments: str, until: int | None = None) -> tuple[int
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_a_database_follows_the_lake_through_kills(engagement_data: Path, tmp_path: Path, postgres: str) -> None:
-    """The sync runs beside the streams, both are killed; in the end every row is as plain Python works it out."""
+    """The sync runs concurrently with the streams, both are killed; in the end every row is as plain Python computes it."""
     source = Source(engagement_data, "rlists", rows_max=1500)
     aliases = source.tables["ingest"]["alias_id"]
     mutations = source.tables["mutation"]

@@ -66,7 +66,7 @@ def test_whole_sources_end_in_the_answers_of_the_data_set(
 def test_micro_batches_in_any_interleaving_give_the_same_table(
     spark: SparkSession, engagement_data: Path, tmp_path: Path, seed: int
 ) -> None:
-    """Each stream's files come in order, the streams mixed at random; at every version no id twice and nobody erased."""
+    """Each stream's files come in order, the streams mixed at random; no version has an id twice or an erased person."""
     source = Source(engagement_data, "rlists", PREFIX)
     parts = {kind: source.parts(kind, count) for kind, count in (("ingest", 3), ("mutation", 2), ("delete", 1))}
     order = [kind for kind, cut in parts.items() for _ in cut]
@@ -89,10 +89,10 @@ def test_micro_batches_in_any_interleaving_give_the_same_table(
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_batches_computed_beside_each_other_give_the_same_table(
+def test_batches_computed_concurrently_give_the_same_table(
     spark: SparkSession, engagement_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Coverage `publish`, several batches for each stream: what is computed before its turn meets what came meanwhile.
+    """Coverage `publish`, several batches for each stream: a batch computed before its turn meets concurrent commits.
 
     Each batch was worked on before it had the turn, some while another had it; and the turns go in the stated order.
     """
@@ -126,11 +126,11 @@ def test_batches_computed_beside_each_other_give_the_same_table(
         turn.job != job and begun_ms < turn.released_at_ms and end_ms > (turn.granted_at_ms or 0)
         for turn in turns
         for job, _, begun_ms, end_ms in worked
-    ), "nobody worked beside another's turn"
+    ), "no job worked during another's turn"
 
 
 def written_by(turn: TurnEnded, table: str) -> list[int]:
-    """When the files were written (ms) that the turn has added to a table, by the end of the table's path."""
+    """Returns when the files were written (ms) that the turn added to a table, named by the end of the table's path."""
     found = []
     for path, versions in turn.versions.items():
         for version in versions if path.endswith(table) else ():

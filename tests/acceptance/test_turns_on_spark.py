@@ -114,7 +114,7 @@ def test_turns_go_on_above_every_epoch_when_the_lock_database_is_deleted(spark: 
 
 
 def test_a_table_of_another_lock_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Under another lock nobody would see the turns of the first; nothing is written."""
+    """Jobs of another lock would not see the turns of the first; nothing is written."""
     make_folders(tmp_path)
     drop(tmp_path / "in", "ingest", 0, people(0, 10))
     pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
@@ -156,7 +156,7 @@ def test_a_stream_that_computes_ahead_is_not_idle_meanwhile(spark: SparkSession,
 
 @pytest.mark.slow
 def test_a_run_until_idle_does_not_go_by_what_was_said_in_an_earlier_one(spark: SparkSession, tmp_path: Path) -> None:
-    """A stream without data of its own stays until the other has written, meets what it wrote, and both end."""
+    """A stream without data of its own waits until the other has written, meets the new rows, and both end."""
     make_folders(tmp_path)
     made = lakegate.Pipeline("people", storage=str(tmp_path / "_lakegate"))
     table = made.table(
@@ -342,7 +342,7 @@ class Written:
         batch.write.format("delta").mode("append").save(str(self.root / "table"))
 
     def query(self, function: Callable[[DataFrame, int], None]) -> Callable[[], DataStreamWriter]:
-        """What supervise wants."""
+        """Returns the query that `supervise` takes."""
 
         def make() -> DataStreamWriter:
             frame = self.spark.readStream.schema("id BIGINT, person STRING").parquet(str(self.root / "in/own"))
@@ -382,7 +382,7 @@ def test_a_function_that_fails_after_its_write_is_not_written_again(written: Wri
 
 @pytest.mark.slow
 def test_what_a_function_meets_when_its_turn_is_lost_does_not_end_the_job(written: Written) -> None:
-    """The query is stopped in the middle of its work, which fails in whatever way: the batch runs again in the next turn."""
+    """The query is stopped in the middle of its work, which may fail in any way: the batch runs again in the next turn."""
     drop(written.root / "in", "own", 0, people(0, 10))
     calls: list[int] = []
 
@@ -443,7 +443,7 @@ def test_a_write_after_a_step_without_one_is_refused(written: Written) -> None:
 
 
 def test_what_a_function_has_left_running_commits_nothing_after_its_turn(written: Written) -> None:
-    """The gate knows whose turn it is: a thread that goes on in the batch's session is refused; who takes no turns is not."""
+    """The gate knows the holder: a thread that continues in the batch's session is refused; a writer without turns is not."""
     drop(written.root / "in", "own", 0, people(0, 10))
     left: list[SparkSession] = []
 
@@ -460,7 +460,7 @@ def test_what_a_function_has_left_running_commits_nothing_after_its_turn(written
 
 
 def test_a_coordinated_function_in_any_other_query_is_refused(written: Written) -> None:
-    """Nobody would give the turn back when Spark's commit log is written."""
+    """Otherwise no code would give the turn back when Spark's commit log is written."""
     drop(written.root / "in", "own", 0, people(0, 10))
     query = written.query(written.append)().trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match=r"lakegate\.supervise"):
@@ -504,8 +504,8 @@ print("closed", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ended_by", "told"), [("Spark", ""), ("the code", "ValueError")])
-def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ended_by", "expected"), [("Spark", ""), ("the code", "ValueError")])
+def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, expected: str, tmp_path: Path) -> None:
     """Killed by the kernel, or out of memory: the Python process that is left has nothing that could commit."""
     process = subprocess.Popen(
         [sys.executable, "-c", JVM_GONE, str(tmp_path), ended_by],
@@ -515,7 +515,7 @@ def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, told: str, tmp
     )
     try:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith(f"ended by {told}")
+        assert process.stdout.readline().startswith(f"ended by {expected}")
         other = contender.coordinator(SqliteTurnStore(tmp_path / "_lakegate/turns.db"), "L", "Other", timeout_s=20)
         contender.take(other).complete()
         other.close()

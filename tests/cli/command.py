@@ -17,7 +17,7 @@ from lakegate.cli.app import run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -25,12 +25,12 @@ class Ran:
 
     @property
     def json(self) -> Any:
-        """Its output as one document."""
+        """Returns its output as one document."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[Any]:
-        """Its output as a document per line."""
+        """Returns its output as a document per line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
@@ -53,9 +53,9 @@ def lakegate(*arguments: str | Path) -> Ran:
 
 
 def state_of(*folders: Path) -> dict[str, str]:
-    """Path → digest of every file; what must be the same after a command that failed.
+    """Returns path → digest of every file, which a failed command must not change.
 
-    SQLite's own side files come and go with whoever looks.
+    SQLite's own side files are left out: any reader may make or remove them.
     """
     return {
         str(file): hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The commands by which a person acts on the order of turns, on the real store; every act is told, and kept in the ledger."""
+"""Commands by which an operator changes the order of turns, on the real store; each act is reported and kept in the ledger."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def store(lake: Lake) -> SqliteTurnStore:
-    """Its store, where In holds the turn and Gone waits."""
+    """Returns the lake's store, where In holds the turn and Gone waits."""
     opened = SqliteTurnStore(lake.storage / "turns.db")
     assert opened.compare_and_set(LOCK, record(lake.root), 0) == "done"
     return opened
@@ -46,7 +46,7 @@ def now(store: SqliteTurnStore) -> LockRecord:
 
 
 def test_a_pause_is_in_the_record_in_the_status_and_in_the_ledger(lake: Lake, store: SqliteTurnStore) -> None:
-    """With who and why; the ticket is gone; resuming ends it; both are written down before and after."""
+    """With the person and the reason; the ticket is removed; resuming ends the pause; both are recorded before and after."""
     ran = lakegate("pause", "Gone", "--reason", "  the source   is wrong ", "--spec", lake.root)
     assert ran.code == 0, ran.err
     pause = now(store).paused[JobName("Gone")]
@@ -69,7 +69,7 @@ def test_a_pause_is_in_the_record_in_the_status_and_in_the_ledger(lake: Lake, st
 
 
 def test_breaking_a_lock_puts_the_holders_ids_in_doubt_as_a_dead_turn_does(lake: Lake, store: SqliteTurnStore) -> None:
-    """Nobody holds it, the turn is lost, its ids are in doubt on its tables; who, why and which turn are in the ledger."""
+    """The lock is free, the turn is lost, its ids are in doubt on its tables; the ledger has person, reason and turn."""
     ran = lakegate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
     assert ran.code == 0, ran.err
     assert "the turn of In (epoch 4, pid 77 on h) on L is over" in ran.out
@@ -134,7 +134,7 @@ def test_before_anything_ran_there_is_nothing_to_act_on(tmp_path: Path) -> None:
 
 def test_an_act_that_cannot_be_written_down_is_not_done(lake: Lake, store: SqliteTurnStore) -> None:
     """The ledger comes first: no lock is broken unseen."""
-    (lake.storage / "ledger" / LOCK / "actions").write_text("a file in its place")
+    (lake.storage / "ledger" / LOCK / "actions").write_text("a file instead of a folder")
     ran = lakegate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
     assert (ran.code, "ledger" in ran.err) == (6, True), ran.err
     assert now(store).holder is not None

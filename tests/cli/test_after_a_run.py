@@ -72,7 +72,7 @@ def of(root: Path, *arguments: str) -> Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a pipeline has left, and what the commands tell of it."""
+    """The state that a pipeline has left, and the output of the commands about it."""
 
     root: Path
     head: int
@@ -108,7 +108,7 @@ def test_the_names_on_disk_are_as_they_were(left: Left) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_what_streams_leave_is_whole_and_told(left: Left) -> None:
+def test_verify_and_status_after_a_run_find_nothing_broken(left: Left) -> None:
     """`verify` finds nothing broken, each job is idle at the head, and looking changes nothing."""
     assert left.verified["counts"]["batches"] == 3
     assert (left.verified["violations"], left.verified["unchecked"]) == ([], [])
@@ -144,7 +144,7 @@ def test_a_dead_request_is_listed_without_its_values_replayed_and_dropped_in_tur
 
 
 @pytest.mark.timeout(1200)
-def test_a_person_says_that_requests_which_are_gone_are_not_missed(left: Left, tmp_path: Path) -> None:
+def test_an_operator_accepts_the_loss_of_missing_requests(left: Left, tmp_path: Path) -> None:
     """Until then `check` and `run` refuse, and name the command; a name of no stream changes nothing."""
     root, requests = left.root, left.root / "_lakegate/requests/Gone"
     away = requests.rename(tmp_path / "Gone")
@@ -158,9 +158,9 @@ def test_a_person_says_that_requests_which_are_gone_are_not_missed(left: Left, t
         nobody = lakegate("requests", "accept-loss", "Nobody", "--reason", "a slip", "--spec", root)
         assert (nobody.code, "no requests of a stream 'Nobody' stand" in nobody.err) == (2, True)
         assert state_of(root / "table") == before
-        said = of(root, "requests", "accept-loss", "Gone", "--reason", "told to").json
+        said = of(root, "requests", "accept-loss", "Gone", "--reason", "as agreed").json
         assert said == {"format": 1, "stream": "Gone", "table": str(root / "table")}
-        assert "told to" in (root / "table/_lakegate/standing/Gone.json").read_text()
+        assert "as agreed" in (root / "table/_lakegate/standing/Gone.json").read_text()
         assert lakegate("check", "--spec", root).code == 0
     finally:
         away.rename(requests)

@@ -49,7 +49,7 @@ def pipeline(root: Path, text: str = FILE) -> Path:
 
 
 def refused(ran: Ran, code: int, *said: str) -> None:
-    """One message on stderr or one fault on stdout, no traceback, and the exit status that belongs to it."""
+    """Checks for one message on stderr or one fault on stdout, no traceback, and the right exit status."""
     told = ran.out + ran.err
     assert ran.code == code, told
     assert "Traceback" not in told
@@ -58,7 +58,7 @@ def refused(ran: Ran, code: int, *said: str) -> None:
 
 
 def has_rows(root: Path) -> bool:
-    """Whether any commit of the table brings a file; making it, empty, does not."""
+    """Returns whether any commit of the table adds a file; creating the empty table does not."""
     return any('"add":' in file.read_text() for file in (root / "table" / "_delta_log").glob("*.json"))
 
 
@@ -68,7 +68,7 @@ def has_rows(root: Path) -> bool:
 @pytest.mark.parametrize(
     "command", [("check",), ("run",), ("status",), ("verify",), ("order", "lint"), ("config", "show")]
 )
-def test_every_fault_of_the_file_is_told_at_once_by_every_command(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_every_command_reports_all_faults_of_the_file_at_once(tmp_path: Path, command: tuple[str, ...]) -> None:
     """An unknown key, a wrong type and a cycle: each with its line, what stands there and what was expected."""
     pipeline(tmp_path, FAULTY)
     before = state_of(tmp_path)
@@ -187,7 +187,7 @@ def newer_record(lake: Lake) -> None:
 
 
 def test_a_lock_record_in_a_newer_format(lake: Lake) -> None:
-    """Refused by whoever reads it, and not written over."""
+    """Every reader refuses it, and it is not overwritten."""
     newer_record(lake)
     for command in (("check", "--no-spark"), ("status",)):
         refused(lakegate(*command, "--spec", lake.root), 2, "lock record of format 2", "Install a newer lakegate")
@@ -240,7 +240,7 @@ def test_a_stream_or_a_table_that_the_file_has_not(tmp_path: Path) -> None:
 
 
 def test_a_bad_record_stops_the_stream_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """File and place are told, the record is not; no batch is done and no table made."""
+    """The error names file and line but no value of the record; no batch is done and no table is made."""
     pipeline(tmp_path)
     (tmp_path / "in" / "a.json").write_text('{"id":"1","n":1}\n{"id":"secret\n')
     ran = lakegate("run", "--once", "--spec", tmp_path)
@@ -299,7 +299,7 @@ def test_a_run_refuses_storage_turns_and_checkpoints_that_are_not_its_own(spark:
 
 
 def test_tables_that_do_not_fit_the_file(spark: SparkSession, tmp_path: Path) -> None:
-    """Differences are told and never applied; another lock or coordinator, a newer note and a property that forgets are refused."""
+    """Differences are reported and never applied; another lock or coordinator, a newer note, a forgetting property are refused."""
     more = 'properties: {delta.enableChangeDataFeed: "true"}, partition_by: [n], columns: "id INT, n INT, twice INT"'
     pipeline(tmp_path, FILE.replace("lock: L", f"lock: L, {more}"))
     table, note = tmp_path / "table", tmp_path / "table" / "_lakegate" / "table.json"

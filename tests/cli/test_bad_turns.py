@@ -25,7 +25,7 @@ def turn(url: str, root: Path) -> Ran:
 
 
 @pytest.mark.zookeeper
-def test_a_coordinator_that_cannot_be_used_is_told_and_nothing_is_run(
+def test_an_unusable_coordinator_is_reported_and_nothing_is_run(
     java_from: JavaSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unreachable, a chroot that is no path, missing permission, another user, a timeout out of bounds, a newer record.

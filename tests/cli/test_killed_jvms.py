@@ -212,7 +212,7 @@ def test_what_py4j_logs_of_a_connection_that_broke_is_left_out() -> None:
 
 
 def ends(*scripts: str) -> tuple[list[int], list[str]]:
-    """How processes that run these programs end together, and what is told."""
+    """Returns the exit codes and messages of processes that run these programs together."""
     texts: list[str] = []
     processes = Processes(
         {str(n): [] for n in range(len(scripts))}, show=lambda event: texts.append(event["text"]), errors=_Quiet()
@@ -229,7 +229,7 @@ class _Quiet(io.StringIO):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_one_that_is_ended_because_another_failed_is_no_failure_of_its_own(is_first: bool) -> None:
+def test_a_process_that_is_ended_because_another_failed_is_no_failure(is_first: bool) -> None:
     """A missing Java ends with 7, whichever stream finds it first, and whatever the others are about to do."""
     missing, slow = "raise SystemExit(7)", "import time; time.sleep(60)"
     codes, _ = ends(*((missing, slow, slow) if is_first else (slow, slow, missing)))

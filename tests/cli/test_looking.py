@@ -254,7 +254,7 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
 
 
 def test_a_live_job_waits_with_the_reason_of_its_rule(lake: Lake) -> None:
-    """Who waits by a rule is told the rule's reason, not that somebody else has the turn just now."""
+    """A job that waits by a rule shows the rule's reason, not that another job has the turn at the moment."""
     store = SqliteTurnStore(lake.storage / "turns.db")
     session = store.open_session(LOCK, JobName("Gone"))
     made = record(lake.root)
@@ -282,7 +282,7 @@ def test_report_writes_one_page_and_prints_its_path(lake: Lake) -> None:
 
 
 def test_the_report_of_the_demo_s_lake_has_its_comparison(lake: Lake) -> None:
-    """The demo leaves its findings beside the file; a damaged one is named, and no report is written."""
+    """The demo leaves its findings next to the file; if they are damaged, the command names the file and writes no report."""
     page, title = lake.root / "out.html", "With the coordinator, and without"
     lakegate("report", "--html", page, "--spec", lake.root)
     assert title not in page.read_text()

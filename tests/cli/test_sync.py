@@ -128,7 +128,7 @@ def test_a_plan_says_what_will_be_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_nothing_and_of_a_definition(tmp_path: Path) -> None:
-    """Both are told as what they are."""
+    """The output says that there is nothing, or names the definition."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
     sync(tmp_path, "run", "--once")
@@ -165,7 +165,7 @@ def test_a_violation_stops_and_the_target_is_as_it_was(tmp_path: Path) -> None:
     assert (row["position"], row["last_batch"], row["dead_rows"], row["pending"]) == (1, 1, 0, None)
 
 
-def test_a_row_that_is_set_apart_is_listed_with_its_reason(tmp_path: Path) -> None:
+def test_a_quarantined_row_is_listed_with_its_reason(tmp_path: Path) -> None:
     """The rest of its batch is applied, and that is no error."""
     pipeline(tmp_path, settings="on_violation: quarantine")
     assert letters(tmp_path).out == "crm has nothing set aside\n"
@@ -195,7 +195,7 @@ def test_status_before_and_after(tmp_path: Path) -> None:
         assert line == {"format": 1, **new, "position": 1, "last_batch": 1, "epoch": 1}
 
 
-def test_a_follower_applies_what_comes_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_a_follower_applies_new_changes_until_it_is_stopped(tmp_path: Path) -> None:
     """SIGTERM ends it with 0, SIGINT as an interruption; idle looks write nothing."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
@@ -432,7 +432,7 @@ def test_a_batch_that_was_begun_and_cannot_be_read_again(tmp_path: Path) -> None
 
 
 def test_run_takes_syncs_by_name_and_behind_the_streams(tmp_path: Path) -> None:
-    """A process of its own, without Spark; what it did is in the report beside the streams'."""
+    """A sync is a process of its own, without Spark; the report lists it together with the streams."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
     with (tmp_path / "lakegate.yml").open("a") as file:

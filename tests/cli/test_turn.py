@@ -1,4 +1,4 @@
-"""Other programs in turns: one at a time, ended with their turn, whoever is killed."""
+"""Other programs in turns: one at a time, and ended with their turn, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def outcomes(folder: Path) -> list[tuple[str, str]]:
     return [(row.job, row.outcome) for row in read_ledger(str(folder / "_lakegate"))]
 
 
-def test_a_program_runs_in_a_turn_and_is_told_which(tmp_path: Path) -> None:
+def test_a_program_runs_in_a_turn_and_gets_its_epoch(tmp_path: Path) -> None:
     """Its output, its input and its exit status are its own; one that fails has not completed its turn."""
     code, out, err = ended(turn(tmp_path, "J", "sh", "-c", "echo $LAKEGATE_LOCK $LAKEGATE_JOB $LAKEGATE_EPOCH"))
     assert (code, out.split()[:2], err) == (0, ["L", "J"], "")
@@ -106,7 +106,7 @@ def test_without_the_turn_nothing_is_run(tmp_path: Path) -> None:
 
 
 def test_when_the_command_is_killed_its_program_is_gone_before_the_next_turn(tmp_path: Path) -> None:
-    """kill -9 of who watches over the turn; nobody is left to end the program but the kernel."""
+    """kill -9 of the process that guards the turn; only the kernel is left to end the program."""
     first = turn(tmp_path, "A", "sh", "-c", "echo $$ > pid; trap '' TERM; sleep 600 & wait; sleep 600")
     pid = pid_in(tmp_path / "pid")
     start = start_of(pid)
@@ -118,7 +118,7 @@ def test_when_the_command_is_killed_its_program_is_gone_before_the_next_turn(tmp
 
 
 def test_what_the_program_has_started_ends_with_it(tmp_path: Path) -> None:
-    """The program itself goes at the first word; what it has started does not listen."""
+    """The program itself ends at the first signal; its child process ignores signals."""
     deaf = f"trap '' TERM; echo $$ > {tmp_path}/pid; sleep 600; sleep 600"
     program = _Program(["sh", "-c", f'sh -c "{deaf.replace("$", chr(92) + "$")}" & wait'])
     with ThreadPoolExecutor(1) as pool:
@@ -134,8 +134,8 @@ def test_what_the_program_has_started_ends_with_it(tmp_path: Path) -> None:
 ASKS = "import sys; from lakegate.turns.host import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"
 
 
-def test_a_turn_that_is_lost_ends_the_program_or_is_told_of_it(tmp_path: Path) -> None:
-    """The run's own file is gone: nobody counts it as alive, so what it did is not counted as done."""
+def test_a_lost_turn_ends_the_program_or_is_reported_to_it(tmp_path: Path) -> None:
+    """The run's own file is gone: the run does not count as alive, so its work does not count as done."""
     first = turn(tmp_path, "A", "sh", "-c", "touch started; while test ! -e go; do sleep 0.1; done")
     wait_for((tmp_path / "started").exists)
     for file in tmp_path.rglob("*"):

@@ -129,7 +129,7 @@ def test_decorated_function_becomes_the_code_of_its_stream() -> None:
 
 
 def test_faults_of_python_name_the_key() -> None:
-    """There is no line, so the path of the key stands in its place; all at once, here too."""
+    """There is no line, so the fault names the path of the key; all faults are reported at once."""
     pipeline = PipelineBuilder("p", storage="s3a://b/x")
     table = pipeline.table("t")
     table.append(name="One", source={"files": 5}, every="soon", coverage="whole")

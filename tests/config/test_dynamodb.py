@@ -40,7 +40,7 @@ def test_every_option_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("dynamodb:turns?region=eu-west-1", "not dynamodb://"),
         ("dynamodb://?region=eu-west-1", "not dynamodb://"),
@@ -56,11 +56,11 @@ def test_every_option_is_read() -> None:
         ("dynamodb://turns?region=eu-west-1&secret_key=hunter2", "never from here"),
     ],
 )
-def test_what_is_wrong_is_said_and_no_secret_repeated(url: str, told: str) -> None:
+def test_what_is_wrong_is_said_and_no_secret_repeated(url: str, expected: str) -> None:
     """Before a connection is tried."""
     with pytest.raises(BadPlace) as raised:
         read_dynamodb(url)
-    assert told in str(raised.value)
+    assert expected in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 

@@ -1,4 +1,4 @@
-"""`lakegate.yml` becomes data with every default, or every fault of it is told at once."""
+"""`lakegate.yml` becomes data with every default, or all its faults are reported at once."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def with_stream(lines: str, *, kind: str = "    append:", source: str = "{files:
 
 
 def test_whole_example_becomes_data() -> None:
-    """Every key of a full file arrives in its place, durations in milliseconds, paths absolute."""
+    """Every key of a full file is read, durations in milliseconds, paths absolute."""
     pipeline = read(ENGAGEMENT)
     assert (pipeline.name, pipeline.storage) == ("engagement", "/base/lake/_lakegate")
     assert pipeline.coordinator.url == "sqlite:/base/lake/_lakegate/turns.db"
@@ -175,7 +175,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert stream.source == FilesSource(path="/base/in", format="parquet", schema=None)
 
 
-def test_every_fault_is_told_at_once_with_its_line() -> None:
+def test_all_faults_are_reported_at_once_with_their_lines() -> None:
     """Faults of different kinds, in different sections, come together, ordered by line."""
     text = """\
 name: my pipeline
@@ -311,7 +311,7 @@ def test_paths_are_relative_to_the_file(written: str, resolved: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "message"),
     [
         ("s3://bucket/x", "another name for s3a:, and a table has one"),
         ("s3a:/x", "not a bucket and a path"),
@@ -322,9 +322,9 @@ def test_paths_are_relative_to_the_file(written: str, resolved: str) -> None:
         ("file:", "not a path"),
     ],
 )
-def test_other_places_are_refused(written: str, told: str) -> None:
+def test_other_places_are_refused(written: str, message: str) -> None:
     """Other object stores are of a later version; what is mistyped is no local folder by accident."""
-    assert told in only_fault(with_stream("", source=f'{{files: "{written}"}}'))
+    assert message in only_fault(with_stream("", source=f'{{files: "{written}"}}'))
 
 
 def test_storage_is_local() -> None:
@@ -376,7 +376,7 @@ def test_order_rules(lines: str, rule: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         ("    after: Nobody", "no job of this lock has that name"),
         ("    after: One", "One waits for itself"),
@@ -386,11 +386,11 @@ def test_order_rules(lines: str, rule: object) -> None:
         ("    after: {any: [One, One]}", "there twice"),
     ],
 )
-def test_orders_that_cannot_be(lines: str, told: str) -> None:
-    """Unknown names, self-reference and other forms are told with the line of the order."""
+def test_orders_that_cannot_be(lines: str, message: str) -> None:
+    """Unknown names, self-reference and other forms are reported with the line of the order."""
     faults = faults_of(with_stream(lines))
     assert faults[0].where == "lakegate.yml:7"
-    assert told in str(faults[0])
+    assert message in str(faults[0])
 
 
 def test_order_is_of_one_lock() -> None:
@@ -453,10 +453,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "told"), KINDS.values(), ids=KINDS.keys())
-def test_kinds_that_cannot_be(kind: str, told: str) -> None:
+@pytest.mark.parametrize(("kind", "message"), KINDS.values(), ids=KINDS.keys())
+def test_kinds_that_cannot_be(kind: str, message: str) -> None:
     """Each rule between the keys of a kind gives one fault."""
-    assert told in only_fault(with_stream("", kind=f"    {kind}"))
+    assert message in only_fault(with_stream("", kind=f"    {kind}"))
 
 
 def test_stream_without_a_kind_is_refused() -> None:
@@ -506,10 +506,10 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize(("source", "told"), SOURCES.values(), ids=SOURCES.keys())
-def test_sources_that_cannot_be(source: str, told: str) -> None:
+@pytest.mark.parametrize(("source", "message"), SOURCES.values(), ids=SOURCES.keys())
+def test_sources_that_cannot_be(source: str, message: str) -> None:
     """Each rule between the keys of a source gives one fault."""
-    assert told in only_fault(with_stream("", source=source))
+    assert message in only_fault(with_stream("", source=source))
 
 
 @pytest.mark.parametrize(
@@ -559,11 +559,11 @@ MAINTAIN = {
 }
 
 
-@pytest.mark.parametrize(("keys", "table", "told"), MAINTAIN.values(), ids=MAINTAIN.keys())
-def test_maintenance_that_cannot_be(keys: str, table: str, told: str) -> None:
+@pytest.mark.parametrize(("keys", "table", "message"), MAINTAIN.values(), ids=MAINTAIN.keys())
+def test_maintenance_that_cannot_be(keys: str, table: str, message: str) -> None:
     """Each rule gives one fault."""
     text = f"name: p\ntables: {{t: {{path: ./t, {table}}}}}\nstreams:\n  One: {{table: t, maintain: {keys}}}\n"
-    assert told in only_fault(text)
+    assert message in only_fault(text)
 
 
 @pytest.mark.parametrize(
@@ -589,7 +589,7 @@ def test_all_of_maintenance_and_physical_erasure_is_read() -> None:
 
 
 def test_topics_in_one_text_or_in_a_list() -> None:
-    """Several topics are told apart by a comma, as Kafka's source does, or stand in a list."""
+    """Several topics are separated by commas, as in Kafka's source, or are a list."""
     for topics in ("'a, b'", "[a, b]"):
         source = read(with_stream("", source=f"{{kafka: {topics}, servers: h, schema: a INT}}")).streams[0].source
         assert isinstance(source, KafkaSource)
@@ -609,10 +609,10 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize(("table", "told"), TABLES.values(), ids=TABLES.keys())
-def test_tables_that_cannot_be(table: str, told: str) -> None:
+@pytest.mark.parametrize(("table", "message"), TABLES.values(), ids=TABLES.keys())
+def test_tables_that_cannot_be(table: str, message: str) -> None:
     """Each rule between the keys of a table gives one fault."""
-    assert told in only_fault(SMALL.replace("{path: ./t}", table))
+    assert message in only_fault(SMALL.replace("{path: ./t}", table))
 
 
 def test_two_tables_at_one_place_are_refused() -> None:
@@ -694,7 +694,7 @@ sync:
 
 
 def test_a_sync_takes_envelopes_and_tables() -> None:
-    """Each source has its own keys; a table begins with a snapshot unless it is told otherwise."""
+    """Each source has its own keys; a table begins with a snapshot unless `start` says otherwise."""
 
     def source(written: str) -> object:
         text = SYNC.replace('{files: "changes/*.jsonl"}', written) + "tables: {lake: {path: ./lake}}\n"
@@ -755,9 +755,9 @@ def test_the_password_of_a_target_is_masked() -> None:
 )
 def test_what_a_sync_cannot_be(old: str, new: str, fault: str) -> None:
     """One fault, which never repeats an address."""
-    told = only_fault(SYNC.replace(old, new))
-    assert fault in told
-    assert "55" not in told
+    message = only_fault(SYNC.replace(old, new))
+    assert fault in message
+    assert "55" not in message
 
 
 def test_a_sync_and_a_stream_have_two_names() -> None:
@@ -793,10 +793,10 @@ DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize(("text", "told"), DOCUMENTS.values(), ids=DOCUMENTS.keys())
-def test_documents_that_cannot_be_read(text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "message"), DOCUMENTS.values(), ids=DOCUMENTS.keys())
+def test_documents_that_cannot_be_read(text: str, message: str) -> None:
     """What is not a plain YAML mapping is refused in words, with its line."""
-    assert only_fault(text).startswith(told)
+    assert only_fault(text).startswith(message)
 
 
 def test_aliases_cannot_blow_the_tree_up() -> None:
@@ -918,7 +918,7 @@ def test_override_goes_before_the_file() -> None:
 
 
 def test_fault_of_an_override_names_its_origin() -> None:
-    """Who set it must be told, for the file is not to blame."""
+    """The fault names the option or variable that set the value, as the file did not."""
     override = Override(path=("storage",), value="s3a://x", origin="command line")
     with pytest.raises(InvalidRequest) as raised:
         parse(SMALL, origin="lakegate.yml", base_dir="/base", environ={}, overrides=[override])

@@ -37,7 +37,7 @@ TREES = st.recursive(
 
 
 def read(text: str, **environ: str) -> Pipeline | InvalidRequest:
-    """What came of it; any other exception fails the test."""
+    """Returns the pipeline or the expected error; any other exception fails the test."""
     try:
         return parse(text, origin="lakegate.yml", base_dir="/base", environ=environ)
     except InvalidRequest as error:
@@ -125,7 +125,7 @@ MISTAKES = {
 
 @given(st.data())
 @FEW
-def test_every_planted_mistake_is_told_with_its_line(data: st.DataObject) -> None:
+def test_every_planted_mistake_is_reported_with_its_line(data: st.DataObject) -> None:
     """Of any mistakes in any streams, amid blank lines and comments, each is found, with its own line, and no other."""
     lines = ["name: p", "tables: {t: {path: ./t}}", "streams:"]
     planted = []
@@ -157,7 +157,7 @@ def test_durations_are_read_as_they_are_shown(value_ms: int) -> None:
 @given(st.text("aZ9!$%^*()+.,_-", min_size=4, max_size=20), NAMES)
 @FEW
 def test_password_in_a_url_is_masked(password: str, user: str) -> None:
-    """Whatever stands between the user and the host is hidden, and the rest is kept."""
+    """Any text between the user and the host is hidden, and the rest is kept."""
     text = masked("servers", f"jdbc:x://{user}:{password}@host:1/db")
     assert text == f"jdbc:x://{user}:***@host:1/db"
 
@@ -165,7 +165,7 @@ def test_password_in_a_url_is_masked(password: str, user: str) -> None:
 @given(st.text(), st.text())
 @FEW
 def test_masking_is_stable(key: str, value: str) -> None:
-    """Masking what is masked changes nothing."""
+    """Masking a masked text changes nothing."""
     once = masked(key, value)
     assert masked(key, once) == once
 

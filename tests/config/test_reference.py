@@ -1,6 +1,6 @@
-"""The published JSON Schema and the reference page say what the reader does.
+"""The published JSON Schema and the reference page agree with the reader of the file.
 
-After a change of the keys: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/config/test_reference.py` writes both anew.
+After a change of the keys: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/config/test_reference.py` rewrites both.
 """
 
 from __future__ import annotations

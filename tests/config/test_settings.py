@@ -1,4 +1,4 @@
-"""Where every value comes from, and who goes before whom."""
+"""The origin of every value, and the precedence of the origins."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class TestFindingTheFile:
         """`--spec lake` means lake/lakegate.yml."""
         assert find_spec("lake", environ={}, cwd=str(spec.parent.parent)) == spec
 
-    def test_missing_file_is_told_with_what_to_do(self, tmp_path: Path) -> None:
-        """None found, or a named one missing: exit 2, and who named it."""
+    def test_missing_file_is_reported_with_advice(self, tmp_path: Path) -> None:
+        """No file found, or a named file missing: exit 2, with the origin of the name."""
         with pytest.raises(InvalidRequest, match="lakegate init") as raised:
             find_spec(environ={}, cwd=str(tmp_path))
         assert raised.value.exit_code == 2
@@ -110,7 +110,7 @@ class TestLoadingTheFile:
         assert pipeline.coordinator.url == f"sqlite:{here}/t.db"
 
     def test_faults_from_elsewhere_come_with_those_of_the_file(self, spec: Path) -> None:
-        """All at once, each with who said it."""
+        """All at once, each with its origin."""
         spec.write_text(SPEC.replace("append: {}}", "apend: {}}"), encoding="utf-8")
         with pytest.raises(InvalidRequest) as raised:
             load_pipeline(environ={"LAKEGATE_JOB_COORDINATOR_STORAGE": "s3a://b"}, cwd=str(spec.parent))
@@ -118,7 +118,7 @@ class TestLoadingTheFile:
         assert "environment LAKEGATE_JOB_COORDINATOR_STORAGE" in wheres
         assert "lakegate.yml:6" in wheres
 
-    def test_unreadable_files_are_told(self, spec: Path) -> None:
+    def test_unreadable_files_are_reported(self, spec: Path) -> None:
         """Another encoding, or a file of another size altogether."""
         spec.write_bytes(b"name: p\nstorage: \xff\xfe\n")
         with pytest.raises(InvalidRequest, match=r"lakegate\.yml:2: not UTF-8"):
@@ -133,7 +133,7 @@ class TestLoadingTheFile:
         assert load_pipeline(environ={}, cwd=str(spec.parent)).name == "p"
 
     def test_shown_keeps_sections_together(self, spec: Path) -> None:
-        """Defaults, known later than what was written, stand beside their section."""
+        """Defaults, which are known later than written values, are shown within their section."""
         sections = [entry.key.split(".")[:2] for entry in shown(load_pipeline(environ={}, cwd=str(spec.parent)))]
         streams = [section[1] for section in sections if section[0] == "streams"]
         assert streams == sorted(streams)
@@ -143,7 +143,7 @@ class TestLoadingTheFile:
 
 class TestJobSettings:
     def test_defaults(self) -> None:
-        """Without anything else a job's turns are kept beside it."""
+        """Without any setting, a job's turns are kept in its working folder."""
         settings = job()
         assert settings.storage == "/work/_lakegate"
         assert settings.coordinator.url == "sqlite:/work/_lakegate/turns.db"
@@ -214,7 +214,7 @@ class TestJobSettings:
         with pytest.raises(InvalidRequest, match=r"another value than that of spark\.job\.coordinator\.name"):
             job({"job.coordinator.name": "K"})
 
-    def test_missing_name_and_lock_are_told_together_with_every_spelling(self) -> None:
+    def test_missing_name_and_lock_are_reported_together_with_every_spelling(self) -> None:
         """What to write is in the message, and that spark-submit drops the bare form."""
         with pytest.raises(InvalidRequest) as raised:
             resolve_job({}, environ={}, cwd="/work")
@@ -252,13 +252,13 @@ class TestJobSettings:
         assert "hunter2" not in str(raised.value)
 
     def test_arguments_of_a_call_are_not_called_a_command_line(self) -> None:
-        """Who wrote the value is told truly."""
+        """The fault names the real origin of the value."""
         with pytest.raises(InvalidRequest) as raised:
             resolve_job(cli={"name": "J", "lock.name": "a/b"}, environ={}, cwd="/work", cli_origin="JobCoordinator")
         assert [fault.where for fault in raised.value.faults] == ["JobCoordinator"]
 
     def test_empty_predecessor_is_none(self) -> None:
-        """The article's way to say that a job follows nobody."""
+        """The article's way to say that a job has no predecessor."""
         assert job({"spark.job.coordinator.predecessor": ""}).order == NoRule()
 
     def test_empty_variable_counts_as_unset(self) -> None:
@@ -280,7 +280,7 @@ class TestJobSettings:
         assert (strict.order, strict.absent_after_ms, strict.storage) == (Strict(("X",)), None, "/s")
 
     def test_other_job_takes_the_place_of_turns_from_the_file_only(self, spec: Path) -> None:
-        """`lakegate turn --lock L --job backfill` beside a pipeline."""
+        """`lakegate turn --lock L --job backfill` in the folder of a pipeline."""
         pipeline = load_pipeline(environ={}, cwd=str(spec.parent))
         other = resolve_job(cli={"name": "backfill", "lock.name": "L"}, environ={}, cwd="/work", pipeline=pipeline)
         assert (other.order, other.coordinator.url) == (NoRule(), pipeline.coordinator.url)

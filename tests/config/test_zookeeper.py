@@ -36,14 +36,14 @@ def test_every_option_is_read() -> None:
     )
 
 
-def test_who_has_a_user_writes_what_is_its_own() -> None:
+def test_with_a_user_new_nodes_are_closed_to_others_by_default() -> None:
     """Open to all only if one says so."""
     assert read_place("zookeeper://h?auth=digest&user=etl").acl == "creator"
     assert read_place("zookeeper://h").acl == "open"
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("zookeeper:h", "not zookeeper://"),
         ("zookeeper://", "not zookeeper://"),
@@ -70,11 +70,11 @@ def test_who_has_a_user_writes_what_is_its_own() -> None:
         ("zookeeper://h?tls=true&key=/k", "belong together"),
     ],
 )
-def test_what_is_wrong_is_said_and_no_password_repeated(url: str, told: str) -> None:
+def test_what_is_wrong_is_said_and_no_password_repeated(url: str, expected: str) -> None:
     """Before a connection is tried."""
     with pytest.raises(BadPlace) as raised:
         read_place(url)
-    assert told in str(raised.value)
+    assert expected in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 

@@ -96,7 +96,7 @@ class CutOff(Losing):
 def test_every_reading_asks_for_what_was_written_last(
     handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
-    """DynamoDB may answer with what was there a moment ago, unless it is told not to."""
+    """DynamoDB may answer with older data, unless a read asks for consistency."""
     store = handles()
     aws.forget_requests()
     store.read(LOCK)
@@ -127,7 +127,7 @@ def test_every_reading_asks_for_what_was_written_last(
 def test_a_change_that_met_a_fault_is_made_once_and_known_to_be_ours(
     fault: Fault, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
-    """It is asked again, and what is there then is known by the mark that it carries."""
+    """The store reads again, and recognizes its own change by the mark in it."""
     store = handles()
     for version in range(3):
         aws.fail(replace(fault, kind="PutItem", key="/locks/"))
@@ -143,9 +143,9 @@ def test_a_change_that_met_a_fault_is_made_once_and_known_to_be_ours(
     assert store.live_sessions(LOCK).ids == frozenset()
 
 
-@pytest.mark.parametrize(("lost", "told"), [("lose_reply", "unknown"), ("lose_request", "stale")])
+@pytest.mark.parametrize(("lost", "expected"), [("lose_reply", "unknown"), ("lose_request", "stale")])
 def test_what_another_wrote_meanwhile_decides_what_is_known(
-    lost: What, told: CasReply, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
+    lost: What, expected: CasReply, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
     """The next version is another's: ours was never made. Two versions later it may have been: nothing is said of it."""
     one, other = handles(), handles()
@@ -163,14 +163,14 @@ def test_what_another_wrote_meanwhile_decides_what_is_known(
     assert seen == (2 if lost == "lose_reply" else 1)
     assert other.compare_and_set(LOCK, begin_record(LOCK, Epoch(2)), seen) == "done"
     thread.join(20)
-    assert replies == [told]
+    assert replies == [expected]
 
 
 @pytest.mark.parametrize("what", ["cut_reply", "empty_reply", "lose_reply"])
 def test_an_answer_without_its_end_is_none(
     what: What, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
-    """It is asked again: that nobody is alive must not be read from an answer that was cut."""
+    """The store asks again: a truncated answer must not mean that no run is alive."""
     store = handles()
     assert store.compare_and_set(LOCK, begin_record(LOCK, Epoch(0)), 0) == "done"
     session = store.open_session(LOCK, JobName("job"))
@@ -215,7 +215,7 @@ def test_a_run_is_dead_when_a_whole_lease_of_the_readers_clock_showed_no_heartbe
 def test_a_heartbeat_between_the_look_and_the_burial_keeps_the_run_alive(
     handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
-    """What the reader saw is a condition of what it does."""
+    """The write depends on the heartbeat that the reader saw."""
     now = [0.0]
     reader, other = handles(monotonic_s=lambda: now[0]), handles()
     session = other.open_session(LOCK, JobName("slow"))
@@ -232,7 +232,7 @@ def test_a_heartbeat_between_the_look_and_the_burial_keeps_the_run_alive(
     assert session.heartbeat()
 
 
-def test_the_lease_is_the_runs_own_and_not_that_of_who_looks(handles: Callable[..., DynamodbTurnStore]) -> None:
+def test_the_lease_is_that_of_the_run_and_not_of_the_reader(handles: Callable[..., DynamodbTurnStore]) -> None:
     """A reader with a shorter one must not count a run as dead that trusts in a longer one."""
     now = [0.0]
     hasty, other = handles(session_timeout_ms=1000, monotonic_s=lambda: now[0]), handles()
@@ -243,8 +243,10 @@ def test_the_lease_is_the_runs_own_and_not_that_of_who_looks(handles: Callable[.
     assert hasty.live_sessions(LOCK).ids == frozenset()
 
 
-def test_who_may_only_read_buries_nobody(handles: Callable[..., DynamodbTurnStore], aws: AwsServer) -> None:
-    """And is told who is alive all the same."""
+def test_a_reader_without_write_permission_marks_no_run_as_dead(
+    handles: Callable[..., DynamodbTurnStore], aws: AwsServer
+) -> None:
+    """It still learns which runs are alive."""
     now = [0.0]
     reader, other = handles(monotonic_s=lambda: now[0]), handles()
     other.open_session(LOCK, JobName("job"))
@@ -304,7 +306,7 @@ def test_a_table_that_is_missing_is_made_only_where_that_is_asked_for(
     assert ids == [handles(create=False).coordinator_id()] * 4
 
 
-def test_a_table_that_was_taken_away_is_told_and_a_new_one_is_a_new_coordinator(
+def test_a_deleted_table_is_reported_and_a_new_one_is_a_new_coordinator(
     handles: Callable[..., DynamodbTurnStore], place: DynamodbPlace, aws: AwsServer
 ) -> None:
     """A change is refused, and not unknown."""
@@ -359,7 +361,7 @@ DENIED = "User: arn:aws:iam::1:user/x is not authorized to perform: dynamodb:Upd
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "told"),
+    ("code", "message", "expected"),
     [
         ("AccessDeniedException", DENIED, r"does not allow dynamodb:UpdateItem .*the actions that"),
         ("ExpiredTokenException", "The security token included in the request is expired", "credentials have expired"),
@@ -374,7 +376,7 @@ DENIED = "User: arn:aws:iam::1:user/x is not authorized to perform: dynamodb:Upd
     ],
 )
 def test_what_a_person_must_mend_is_said_at_once(
-    code: str, message: str, told: str, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
+    code: str, message: str, expected: str, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
     """Which action is missing, whose clock is wrong; nothing is repeated, nothing was done."""
     store = handles()
@@ -388,9 +390,9 @@ def test_what_a_person_must_mend_is_said_at_once(
         lambda: store.live_sessions(LOCK),
     ]
     for call in calls:
-        with pytest.raises(InvalidRequest, match=told):
+        with pytest.raises(InvalidRequest, match=expected):
             call()
-    with pytest.raises(Unavailable, match=told):  # it may be mended before the lease is over
+    with pytest.raises(Unavailable, match=expected):  # it may be mended before the lease is over
         session.heartbeat()
     assert len(aws.requests()) == len(calls) + 1
     aws.heal()
@@ -439,7 +441,7 @@ def test_a_record_that_is_too_large_is_refused(handles: Callable[..., DynamodbTu
 # -------------------------------------------------------------------------------------------------------------- its time
 
 
-def test_a_server_that_is_not_there_is_told_in_the_time_of_a_call(handles: Callable[..., DynamodbTurnStore]) -> None:
+def test_an_absent_server_is_reported_within_the_time_of_a_call(handles: Callable[..., DynamodbTurnStore]) -> None:
     """Which table, and that it did not answer."""
     (port,) = free_ports(1)
     begun_s = time.monotonic()
@@ -472,7 +474,7 @@ def test_a_call_has_one_deadline_whatever_it_does(handles: Callable[..., Dynamod
 
 
 def test_without_the_driver_the_extra_is_named() -> None:
-    """`pip install` of what is missing, and not a traceback."""
+    """The error names the `pip install` command, without a traceback."""
     code = (
         "import sys; sys.modules['botocore'] = None\n"
         "from lakegate.errors import MissingExtra\n"

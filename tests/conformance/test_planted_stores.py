@@ -22,10 +22,10 @@ from lakegate.turns.stores.memory import MemoryTurnStore, _Session
 
 @dataclass
 class Shared(MemoryTurnStore):
-    """One store for all handles; none of them closes it."""
+    """A store shared by all handles; none of them closes it."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class LostWakeUp(Shared):
 
 @dataclass
 class DeafWait(Shared):
-    """Nobody is woken by a change; everybody by the end of the time."""
+    """Wakes no waiter after a change; every wait ends only at its timeout."""
 
     def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
         with self._changed:
@@ -161,12 +161,12 @@ CHECKS: dict[str, Callable[[Suite, Callable[[], TurnStore]], None]] = {
     "closed session": lambda suite, open_store: suite.test_a_session_is_alive_until_it_is_closed(open_store),
     "dead session": lambda suite, open_store: suite.test_a_dead_session_leaves_nothing_behind(open_store),
     "second run": lambda suite, open_store: suite.test_a_second_run_of_a_live_job_is_refused(open_store),
-    "acknowledged": lambda suite, open_store: suite.test_what_was_acknowledged_is_read_by_everybody(open_store),
+    "acknowledged": lambda suite, open_store: suite.test_an_acknowledged_change_is_read_by_every_handle(open_store),
     "woken": lambda suite, open_store: suite.test_a_waiter_is_woken_by_a_change(open_store),
     "not waited for": lambda suite, open_store: suite.test_a_change_made_before_the_wait_begins_is_not_waited_for(
         open_store
     ),
-    "let in": lambda suite, open_store: suite.test_who_waits_for_its_turn_is_woken_by_what_lets_it_in(open_store),
+    "let in": lambda suite, open_store: suite.test_a_waiting_job_is_woken_by_the_change_that_lets_it_in(open_store),
     "contenders": lambda suite, open_store: suite.test_contenders_do_not_overlap(open_store),
 }
 
@@ -214,14 +214,14 @@ class DoesItTwice(Losing):
 
 
 def losing(kind: type[Losing]) -> Callable[[TurnStore, str], nullcontext[TurnStore]]:
-    """What the suite loses calls with."""
+    """Returns the factory by which the suite loses calls."""
     return lambda store, what: nullcontext(cast(TurnStore, kind(store, what)))
 
 
 def test_a_request_that_is_repeated_after_a_lost_reply_fails_the_suite() -> None:
-    """What may have been done is looked up, not done again."""
+    """A change that may have been made must be looked up, not repeated."""
     sound, wrong = Shared(), Shared()
-    check = Suite().test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice
+    check = Suite().test_an_unknown_outcome_of_a_call_repeats_nothing
     check(lambda: sound, losing(Losing), "reply")
     with pytest.raises(AssertionError):
         check(lambda: wrong, losing(DoesItTwice), "reply")
@@ -238,10 +238,10 @@ class AsksTwice(Losing):
         return reply
 
 
-def test_an_asking_that_is_repeated_after_a_lost_reply_fails_the_suite() -> None:
+def test_a_turn_request_that_is_repeated_after_a_lost_reply_fails_the_suite() -> None:
     """Only where another has the turn: else asking and grant are one change."""
     sound, wrong = Shared(), Shared()
-    check = Suite().test_when_the_outcome_of_a_call_is_unknown_while_another_has_the_turn_nothing_happens_twice
+    check = Suite().test_an_unknown_outcome_of_a_call_while_another_has_the_turn_repeats_nothing
     check(lambda: sound, losing(Losing), "reply")
     with pytest.raises((AssertionError, LakegateError)):
         check(lambda: wrong, losing(AsksTwice), "reply")

@@ -39,7 +39,7 @@ class TestMemory(TargetDatabaseConformance):
 
 
 class SqlConformance(TargetDatabaseConformance):
-    """What the SQL targets share: a database with the table, made in the empty one that the fixture `database` gives."""
+    """The suite of the SQL targets: makes the table in the empty database that the fixture `database` gives."""
 
     @pytest.fixture
     def open_target(self, database: Database) -> Iterator[OpenTarget]:

@@ -66,7 +66,7 @@ class TestSqlite(TurnStoreConformance):
 
 @pytest.fixture(scope="session")
 def zookeeper_node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperNode]:
-    """One ZooKeeper server for this module; each test has a root of its own."""
+    """Starts one ZooKeeper server for this module; each test has a root of its own."""
     with zookeeper(tmp_path_factory.mktemp("zookeeper"), java=java_from) as (node,):
         yield node
 
@@ -201,7 +201,7 @@ def test_a_killed_process_counts_as_alive_until_its_jvm_is_gone(hold, tmp_path: 
 
 
 def test_a_new_run_waits_for_the_jvm_of_the_last(hold, tmp_path: Path) -> None:
-    """It is let in only after that process is gone, and is not told apart from it by pid alone."""
+    """It is let in only after that process has ended; a pid alone does not identify the process."""
     store = SqliteTurnStore(tmp_path / "turns.db")
     jvm = subprocess.Popen(["sleep", "600"])
     process = hold("Ingestion", str(jvm.pid))
@@ -231,7 +231,7 @@ def test_a_deleted_file_is_a_new_coordinator(tmp_path: Path) -> None:
 
 
 def test_jobs_that_begin_at_once_make_one_file(tmp_path: Path) -> None:
-    """Who comes while another makes it waits for that, although SQLite itself refuses a write-ahead log at once then."""
+    """A job that opens the file while another makes it waits, although SQLite itself would refuse a write-ahead log at once."""
     path = tmp_path / "turns.db"
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""What is special to ZooKeeper: ensembles, sessions, who may do what, and what is said when it cannot be used."""
+"""Rules special to ZooKeeper: ensembles, sessions, permissions, and errors when it cannot be used."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.fixture(scope="module")
 def node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperNode]:
-    """One server."""
+    """Starts one server."""
     with zookeeper(tmp_path_factory.mktemp("zookeeper"), java=java_from) as (node,):
         yield node
 
@@ -73,7 +73,7 @@ class TestEnsemble(TurnStoreConformance):
 
 @pytest.mark.slow
 def test_a_server_that_lags_behind_the_others_shows_nothing_old(java_from: JavaSources, tmp_path: Path) -> None:
-    """What a client of the leader was told of, a client of a follower reads, though the news is still on its way there."""
+    """A client of a follower reads each change that a client of the leader has seen, even before it reaches the follower."""
     with ExitStack() as ways:
 
         def through(port: int) -> int:
@@ -98,7 +98,7 @@ def test_a_server_that_lags_behind_the_others_shows_nothing_old(java_from: JavaS
 
 
 def test_turns_go_on_when_the_leader_of_three_is_killed(java_from: JavaSources, tmp_path: Path) -> None:
-    """No turn is given twice and none is lost: the two that are left agree on who has it."""
+    """No turn is given twice and none is lost: the two remaining servers agree on the holder."""
     with zookeeper(tmp_path, java=java_from, nodes=3) as nodes:
         hosts = ",".join(node.address for node in nodes)
         url = f"zookeeper://{hosts}/turns?session_timeout=10s&call_timeout=20s"
@@ -137,7 +137,7 @@ def test_turns_go_on_when_the_leader_of_three_is_killed(java_from: JavaSources, 
 
 
 def test_the_lease_is_what_the_server_gives_and_not_what_was_asked_for(java_from: JavaSources, tmp_path: Path) -> None:
-    """A server bounds it: a holder that believed in more would go on after another had got the turn.
+    """A server bounds it: a holder that assumed a longer lease would continue after another job had got the turn.
 
     Where it was asked for in so many words, it is refused instead; the default takes what there is.
     """
@@ -152,7 +152,7 @@ def test_the_lease_is_what_the_server_gives_and_not_what_was_asked_for(java_from
 
 
 def test_a_process_that_is_killed_is_dead_after_its_lease(url: str) -> None:
-    """Until then its job is not let in again on another machine; afterwards it is, without anybody's help."""
+    """Until then its job is refused on another machine; afterwards it is admitted without an operator."""
     code = (
         "import sys; from lakegate.config.zookeeper import read_place\n"
         "from lakegate.turns.stores.zookeeper import ZookeeperTurnStore\n"
@@ -179,9 +179,7 @@ def test_a_process_that_is_killed_is_dead_after_its_lease(url: str) -> None:
     store.close()
 
 
-def test_a_run_hears_at_once_that_its_connection_is_gone_and_that_its_session_is_over(
-    url: str, node: ZookeeperNode
-) -> None:
+def test_a_run_learns_at_once_of_a_lost_connection_and_of_the_end_of_its_session(url: str, node: ZookeeperNode) -> None:
     """Suspended when it breaks, connected when it is back in time, lost when it comes back too late; then for good."""
     with Proxy(node.port) as network:
         store = ZookeeperTurnStore(replace(read_place(url), hosts=(network.address,), session_timeout_ms=1500))
@@ -263,7 +261,7 @@ def test_names_that_are_no_names_of_nodes_are_locks_all_the_same(url: str) -> No
     store.close()
 
 
-def test_a_server_that_is_not_there_is_told_in_the_time_of_a_call() -> None:
+def test_an_absent_server_is_reported_within_the_time_of_a_call() -> None:
     """Which server, and that nothing was done."""
     (port,) = free_ports(1)
     begun_s = time.monotonic()
@@ -338,7 +336,7 @@ def test_sasl_lets_the_right_user_in(java_from: JavaSources, tmp_path: Path) -> 
         store.close()
 
 
-def test_tls_is_spoken_with_a_server_that_is_who_it_says(java_from: JavaSources, tmp_path: Path) -> None:
+def test_tls_accepts_only_a_server_with_a_valid_certificate(java_from: JavaSources, tmp_path: Path) -> None:
     """Its certificate must be of the given authority, and for its name."""
     keytool = find_java(java_from).home / "bin" / "keytool"
 
@@ -373,7 +371,7 @@ def test_tls_is_spoken_with_a_server_that_is_who_it_says(java_from: JavaSources,
 
 
 def test_without_the_driver_the_extra_is_named() -> None:
-    """`pip install` of what is missing, and not a traceback."""
+    """The error names the `pip install` command, without a traceback."""
     code = (
         "import sys; sys.modules['kazoo'] = None\n"
         "from lakegate.errors import MissingExtra\n"

@@ -54,7 +54,7 @@ def ids(session: SparkSession, table: TableLocation) -> list[int]:
 
 
 def follow(session: SparkSession, ours: str, winner: str) -> Result:
-    """How a statement follows one that commits after it was computed."""
+    """Commits a statement after another statement that committed since the first was computed; returns its outcome."""
     dml = statement(session, ours)
     assert dml is not None
     staged = publisher(session).stage(dml)
@@ -107,7 +107,7 @@ def remove_of(add: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def stale_transaction(session: SparkSession, table: TableLocation) -> Iterator[tuple[Jvm, Any]]:
-    """A transaction of stock settings on the table's present version; whoever commits inside wins against it."""
+    """Yields a transaction of stock settings on the table's present version; any commit inside the block wins against it."""
     jvm = Jvm(session)
     log = jvm.delta_log(table)
     snapshot = jvm.snapshot(log)

@@ -1,4 +1,4 @@
-"""What commits did to a table's files, folded from the commits alone."""
+"""Changes of a table's files, folded from the commits alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_lines_keep_what_this_version_does_not_know() -> None:
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '{"add":1}', "null"])
-def test_what_is_no_action_is_told(line: str) -> None:
+def test_a_line_that_is_no_action_is_reported(line: str) -> None:
     """A damaged commit is never read as an empty one."""
     with pytest.raises(Corrupt):
         parse(line)
@@ -75,7 +75,7 @@ def test_the_rest_of_a_commit_is_noted() -> None:
     assert not changes(Version(0), [[add("f")]]).is_definition_changed
 
 
-def test_a_file_whose_statistics_were_written_anew_has_the_same_rows() -> None:
+def test_a_file_with_rewritten_statistics_has_the_same_rows() -> None:
     """No vector has changed, so no row has."""
     found = changes(Version(0), [[remove("f", "1"), add("f", "1", stats="{}")]])
     assert (found.lost_rows, found.came) == ((), ())

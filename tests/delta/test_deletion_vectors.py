@@ -37,7 +37,7 @@ def descriptors(files: dict[str, bytes]) -> dict[tuple[str, str], dict[str, Any]
 
 
 def decoded(descriptor: dict[str, Any]) -> bytes:
-    """What a descriptor holds in itself: Z85 in the order of RFC 32 of ZeroMQ."""
+    """Decodes the inline content of a descriptor: Z85 in the order of RFC 32 of ZeroMQ."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
     text, found = descriptor["pathOrInlineDv"], b""
     for begin in range(0, len(text), 5):
@@ -89,7 +89,7 @@ def test_what_is_written_is_read_again(sets: list[set[int]]) -> None:
     [(1, "size"), (5, "checksum"), (-1, "checksum"), (30, "checksum")],
     ids=["size", "magic", "checksum", "bitmap"],
 )
-def test_a_damaged_file_is_told(at: int, says: str) -> None:
+def test_a_damaged_file_is_reported(at: int, says: str) -> None:
     """One byte is another: nothing is read from it."""
     content, (descriptor,) = write([BitMap64([1, 5, 70000])], UUID)
     damaged = bytearray(content)
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_told(at: int, says: str) -> None:
         ({"storageType": "x"}, "does not know"),
     ],
 )
-def test_a_wrong_descriptor_is_told(changed: dict[str, Any], says: str) -> None:
+def test_a_wrong_descriptor_is_reported(changed: dict[str, Any], says: str) -> None:
     """Cardinality, size, text and kind are checked."""
     descriptor = {**write_inline(BitMap64([1, 5])), **changed}
 

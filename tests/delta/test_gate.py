@@ -61,12 +61,12 @@ HELD_MS = 600_000
 
 
 def note_of(table: TableLocation) -> Path:
-    """What tells other drivers of a reservation."""
+    """Returns the path of the note that announces a reservation to other drivers."""
     return Path(table, "_lakegate", "reserved")
 
 
 def tell(table: TableLocation, text: str) -> None:
-    """Another driver writes the note."""
+    """Writes the note, as another driver does."""
     note_of(table).parent.mkdir(exist_ok=True)
     note_of(table).with_name(".reserved.crc").unlink(missing_ok=True)
     note_of(table).write_text(text)
@@ -97,10 +97,10 @@ def delete(session: SparkSession, table: TableLocation, condition: str) -> Calla
     return lambda: session.sql(f"DELETE FROM delta.`{table}` WHERE {condition}")
 
 
-def test_a_statement_whose_version_is_free_is_put_and_told_its_version(
+def test_a_statement_whose_version_is_free_is_put_and_gets_its_version(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
-    """Capture changes nothing where nobody races; a statement without effect has no version."""
+    """Capture changes nothing without a concurrent commit; a statement without effect has no version."""
     assert run(gate, delete(session, table, "id = 3")) == Committed(2)
     assert run(gate, delete(session, table, "id = 3")) == Committed(None)
     assert ids(session, table) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
@@ -148,7 +148,7 @@ def test_a_lost_commit_is_kept_and_delta_does_not_repeat_or_refuse_it(
 
 @contextmanager
 def put_by(session: SparkSession, token: str, history: dict[str, Any]) -> Iterator[None]:
-    """What this thread commits is put by the statement with a token."""
+    """Lets the statement with a token put the commits of this thread."""
     gate = cast("Any", session._jvm).io.github.lakegate.Gate
     gate.enter("pass", token, json.dumps(history))
     try:
@@ -290,7 +290,7 @@ def test_a_commit_waits_for_its_turn_as_long_as_it_may(
 def test_a_commit_that_was_held_at_the_gate_follows_those_that_went_before(
     session: SparkSession, gate: Gate, governed: TableLocation, late: str, early: str
 ) -> None:
-    """Computed on the same version, in the same file, put in the order of the turns; the later one keeps what it did."""
+    """Computed on the same version, in the same file, put in the order of the turns; the later one keeps its changes."""
     texts = {"DELETE": "DELETE FROM delta.`{}` WHERE id = {}", "UPDATE": "UPDATE delta.`{}` SET id = -id WHERE id = {}"}
     expected = sorted({*range(10), *(-row for row, kind in ((1, late), (2, early)) if kind == "UPDATE")} - {1, 2})
     holding = session.newSession()
@@ -364,10 +364,8 @@ def test_a_reservation_keeps_own_statements_and_holds_stock_ones(
     assert run(gate, delete(session, table, "id = 1")) == Committed(4)
 
 
-def test_a_reservation_runs_out_unless_it_is_taken_anew(
-    session: SparkSession, gate: Gate, table: TableLocation
-) -> None:
-    """Nobody waits for longer than was said; who has lost it to another has to wait for it."""
+def test_a_reservation_expires_unless_it_is_renewed(session: SparkSession, gate: Gate, table: TableLocation) -> None:
+    """No writer waits longer than the reservation; a holder that lost it to another has to wait for that one."""
     assert gate.reserve(table, "one", 1)
     append(session, table, 20)
     assert gate.reserve(table, "one", 1)
@@ -403,7 +401,7 @@ def test_a_reservation_ends_with_its_commit(session: SparkSession, gate: Gate, t
 
 
 def test_a_reservation_of_another_driver_is_heeded(session: SparkSession, gate: Gate, table: TableLocation) -> None:
-    """It is told by a note beside the table: ours are kept, stock ones wait, and nobody else takes it."""
+    """A note next to the table announces it: our statements are kept, stock ones wait, and no other driver can reserve."""
     tell(table, f"another {HELD_MS} 1")
     assert not gate.reserve(table, "one", HELD_MS)
     assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
@@ -419,7 +417,7 @@ def test_a_reservation_of_another_driver_is_heeded(session: SparkSession, gate: 
     assert not note_of(table).exists()
 
 
-def test_a_driver_that_died_holds_nobody_up_for_good(session: SparkSession, gate: Gate, table: TableLocation) -> None:
+def test_a_dead_driver_blocks_no_writer_for_good(session: SparkSession, gate: Gate, table: TableLocation) -> None:
     """Its note is heeded once, for as long as it says, and then removed; also that of a driver that was slower than it thought."""
     tell(table, "dead 200 1")
     append(session, table, 20)
@@ -436,7 +434,7 @@ def test_a_driver_that_died_holds_nobody_up_for_good(session: SparkSession, gate
 def test_a_note_that_is_half_written_says_nothing(
     session: SparkSession, gate: Gate, table: TableLocation, text: str
 ) -> None:
-    """Or one of something else: nobody waits for it."""
+    """The same holds for a note of another kind: no writer waits for it."""
     tell(table, text)
     append(session, table, 20)
     assert gate.reserve(table, "one", HELD_MS)
@@ -444,7 +442,7 @@ def test_a_note_that_is_half_written_says_nothing(
 
 
 @pytest.mark.parametrize("is_taken", [False, True], ids=["the version is free", "the version is taken"])
-def test_who_has_waited_does_not_wait_for_the_next_one(
+def test_a_writer_that_has_waited_does_not_wait_for_the_next_reservation(
     session: SparkSession, gate: Gate, table: TableLocation, *, is_taken: bool
 ) -> None:
     """Statements that reserve the table one after another keep no append away for good, also where each takes its version."""
@@ -464,10 +462,10 @@ def test_who_has_waited_does_not_wait_for_the_next_one(
             note_of(table).unlink()
 
 
-def test_nobody_waits_for_longer_than_was_said_when_it_began_to(
+def test_a_renewed_reservation_does_not_prolong_a_wait_that_has_begun(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
-    """Though the statement takes its reservation anew, as one that a writer without a gate outruns."""
+    """The holder renews its reservation, as a statement does that a writer without a gate outruns."""
     assert gate.reserve(table, "one", 1500)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(append, session, table, 20)
@@ -480,10 +478,10 @@ def test_nobody_waits_for_longer_than_was_said_when_it_began_to(
             gate.unreserve(table, "one")
 
 
-def test_an_own_note_that_could_not_be_removed_holds_up_nobody_here(
+def test_an_own_note_that_could_not_be_removed_blocks_no_writer_here(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
-    """As where the store lets nobody delete."""
+    """For example where the store permits no deletes."""
     assert gate.reserve(table, "one", HELD_MS)
     note = note_of(table).read_text()
     gate.unreserve(table, "one")
@@ -524,7 +522,7 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
-def test_a_driver_that_was_killed_with_a_reservation_holds_up_nobody(
+def test_a_driver_that_was_killed_with_a_reservation_blocks_no_writer(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """On its machine its process is looked for; while it lives, others wait."""
@@ -547,7 +545,7 @@ def test_a_driver_that_was_killed_with_a_reservation_holds_up_nobody(
     assert 20 in ids(session, table)
 
 
-def test_a_driver_of_another_machine_that_is_silent_holds_up_nobody_for_long(
+def test_a_silent_driver_of_another_machine_blocks_no_writer_for_long(
     session: SparkSession, table: TableLocation
 ) -> None:
     """It writes its note again while it lives; also one that was silent for long before it was seen is not waited for."""
@@ -571,7 +569,7 @@ def test_a_driver_of_another_machine_that_is_silent_holds_up_nobody_for_long(
 
 
 def test_in_its_turn_a_job_asks_no_other_driver(session: SparkSession, gate: Gate, table: TableLocation) -> None:
-    """Nobody else commits then; what a dead driver has left does not hold up its successor, and no note is written."""
+    """No other job commits then; the note of a dead driver does not block its successor, and no note is written."""
     tell(table, f"dead {HELD_MS} 1")
     assert not gate.reserve(table, "one", HELD_MS, "A")
     assert gate.grant(table, "A", 1, HELD_MS)

@@ -51,7 +51,7 @@ WAIT_S_MAX = 120
 
 @pytest.fixture(scope="module")
 def log(session: SparkSession) -> DeltaTableLog:
-    """One reader for all tests: each has a table of its own."""
+    """Makes one reader for all tests: each test has a table of its own."""
     return DeltaTableLog(session)
 
 
@@ -153,7 +153,7 @@ def waits_for(df: DataFrame, started: Path, released: Path) -> DataFrame:
 
 
 def is_held(session: SparkSession) -> bool:
-    """Whether a commit waits in the gate."""
+    """Returns whether a commit waits in the gate."""
     jvm = session._jvm
     assert jvm is not None
     threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)
@@ -172,7 +172,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def test_an_entry_commit_stops_a_write_that_is_under_way(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, kind: str
 ) -> None:
-    """The zombie began before its token was raised and commits afterwards: it is told so, and nothing is written."""
+    """The zombie began before its token was raised and commits afterwards: it gets an error, and nothing is written."""
     table = make_table(session, tmp_path / "t")
     append(rows(session, 1), table, write_token(1, 0))
     started, released = tmp_path / "started", tmp_path / "released"
@@ -205,7 +205,7 @@ def test_an_entry_commit_stops_a_write_that_is_under_way(
 
 
 def lose(session: SparkSession, table: TableLocation, kind: str) -> None:
-    """Commit a stock transaction after a winner of the kind that Delta has a conflict for."""
+    """Commits a stock transaction after a commit that conflicts with it in the given way."""
     add = last_add(table)
     new = {**add, "path": "new.parquet"}
     with stale_transaction(session, table) as (jvm, transaction):
@@ -241,7 +241,7 @@ def _body(line: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["append", "delete_read", "delete_delete", "transaction", "metadata", "protocol"])
-def test_each_conflict_of_delta_is_told_as_one(session: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_each_conflict_of_delta_is_reported_as_a_conflict(session: SparkSession, tmp_path: Path, kind: str) -> None:
     """Delta's own checker finds the conflict; the caller sees one class, with Delta's word in the message."""
     table = make_table(session, tmp_path / "t")
     rows(session, 1).write.format("delta").mode("append").save(table)

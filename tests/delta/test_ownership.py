@@ -67,7 +67,7 @@ def test_of_several_adopters_one_wins(session: SparkSession, tmp_path: Path) -> 
         adopt(session, table, "E", "c", "link")
 
 
-def test_another_lock_or_store_is_refused_and_another_coordinator_told() -> None:
+def test_another_lock_or_store_is_refused_and_another_coordinator_is_reported() -> None:
     """Writers that would not see each other do not start; a lost turn store is survived, and said."""
     table = TableLocation("/t")
     found = GovernedTable(
@@ -84,7 +84,7 @@ def test_another_lock_or_store_is_refused_and_another_coordinator_told() -> None
             compare(table, found, "L", "c", store, log_store_args=args)
 
 
-def test_a_coordinator_at_another_place_is_refused_and_a_lost_one_told() -> None:
+def test_a_coordinator_at_another_place_is_refused_and_a_lost_one_is_reported() -> None:
     """Two that live do not see each other's turns; one whose data are new is where it was."""
     table, place = TableLocation("/t"), coordinator_place("zookeeper://a:2181,b/lake?session_timeout=30s")
     found = GovernedTable(lock="L", coordinator_id="c", coordinator=place, log_store="link", created_at_ms=1)
@@ -136,7 +136,7 @@ def test_a_table_that_forgets_tokens_is_not_adopted(session: SparkSession, tmp_p
     assert not note_path(table).exists()
 
 
-def test_delta_passes_the_note_by(session: SparkSession, tmp_path: Path) -> None:
+def test_delta_ignores_the_note(session: SparkSession, tmp_path: Path) -> None:
     """It survives VACUUM of everything, and neither reads nor writes of the table see it."""
     table = make_table(session, tmp_path / "t")
     rows(session, 1, 2).write.format("delta").mode("append").save(table)

@@ -54,14 +54,14 @@ LOCK = lock_token("L")
 
 @pytest.fixture(scope="module")
 def log(session: SparkSession) -> DeltaTableLog:
-    """One reader for all tests: each has a table of its own."""
+    """Makes one reader for all tests: each test has a table of its own."""
     return DeltaTableLog(session)
 
 
 class Raced(DeltaTableLog):
     """Another writer commits between the snapshot of an entry commit and the commit."""
 
-    winner: Callable[[], object]
+    earlier: Callable[[], object]
 
     def _commit(self, *args: Any) -> Any:
         self.winner()
@@ -72,7 +72,7 @@ class FaultyLog(DeltaTableLog):
     """The call of an entry commit fails: before it reaches Delta, or with its answer."""
 
     is_made: bool
-    winner: Callable[[], object] | None = None
+    earlier: Callable[[], object] | None = None
     error: Exception = Py4JNetworkError("the answer was lost")
 
     def _commit(self, jvm: Jvm, *args: Any) -> Any:
@@ -178,7 +178,7 @@ def test_a_commit_that_was_asked_for_twice_is_known_by_its_id(
     assert len(commit_paths(table)) == 3
 
 
-def test_a_statement_whose_commit_was_asked_for_twice_is_there_once(
+def test_a_statement_whose_commit_was_requested_twice_is_committed_once(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds its own commit, and does not follow it as another's."""
@@ -200,7 +200,7 @@ def test_a_statement_whose_commit_was_asked_for_twice_is_there_once(
 
 
 def test_what_delta_refuses_of_an_entry_was_not_written(session: SparkSession, tmp_path: Path) -> None:
-    """Said by Delta, and nobody has the version: that is no lost answer."""
+    """Delta raised, and no commit has the version: this is not a lost answer."""
     table, gate = make_table(session, tmp_path / "t"), Gate(session)
     gate.govern(table)
     try:
@@ -214,7 +214,7 @@ def test_what_delta_refuses_of_an_entry_was_not_written(session: SparkSession, t
 def test_a_checkpoint_and_what_delta_works_out_for_it_wait_until_the_commit_is_made(
     session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
-    """No job of Spark in the commit, though a checkpoint is due; it is there when what was left is done."""
+    """The commit runs no Spark job although a checkpoint is due; the checkpoint is written with the deferred work."""
     table = make_table(session, tmp_path / "t", checkpointInterval="2")
     jvm = exact.private(session)
     log = jvm.delta_log(table)
@@ -257,11 +257,11 @@ def test_a_commit_of_another_process_is_seen_at_once(session: SparkSession, log:
         assert (reading.version, reading.tokens[QUERY]) == (batch + 1, number(1, batch))
 
 
-@pytest.mark.parametrize("winner", ["token only", "append", "delete", "properties", "several"])
+@pytest.mark.parametrize("earlier", ["token only", "append", "delete", "properties", "several"])
 def test_an_entry_commit_that_lost_its_version_leaves_nothing(
-    session: SparkSession, tmp_path: Path, winner: str
+    session: SparkSession, tmp_path: Path, earlier: str
 ) -> None:
-    """Whatever wins, the answer is "stale" and the winner's is the newest version: never rebased to a later one."""
+    """For any winning commit, the answer is "stale" and that commit is the newest version: an entry is never rebased."""
     table = make_table(session, tmp_path / "t")
     append(rows(session, 1), table, write_token(1, 0))
     path = f"delta.`{table}`"
@@ -273,9 +273,9 @@ def test_an_entry_commit_that_lost_its_version_leaves_nothing(
         "several": lambda: [foreign_commit(table, txn("x", i)) for i in range(3)],
     }
     raced = Raced(session)
-    raced.winner = winners[winner]
+    raced.winner = winners[earlier]
     assert raced.commit_entry(table, Version(1), raised(2, 0), ENTRY) == "stale"
-    assert raced.head(table) == (4 if winner == "several" else 2)
+    assert raced.head(table) == (4 if earlier == "several" else 2)
     assert LOCK not in raced.read_tokens(table).tokens
 
 
@@ -429,7 +429,7 @@ def test_tokens_survive_checkpoints_and_the_cleaning_of_the_log(
 
 
 @pytest.mark.parametrize("versions", [1, 3])
-def test_a_table_made_anew_has_none_of_the_old_tokens(
+def test_a_recreated_table_has_none_of_the_old_tokens(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, versions: int
 ) -> None:
     """Dropped and made again at the same path, whether it has reached the remembered version again or not."""
@@ -474,10 +474,10 @@ def test_commits_that_came_with_the_head_are_not_read_again(
         log.commits(table, Version(2), Version(4))
 
 
-@pytest.mark.parametrize("is_the_same", [True, False], ids=["the table", "another in its place"])
+@pytest.mark.parametrize("is_the_same", [True, False], ids=["the table", "another table of the same path"])
 def test_a_commit_that_was_put_here_is_not_read_back(session: SparkSession, tmp_path: Path, is_the_same: bool) -> None:
-    """A turn asks for it at once. Behind a commit that is still the file that it was nobody else can have put that version; in a
-    table that was made anew it is another's.
+    """A turn asks for it at once. While the file of the commit before is unchanged, no other writer can have put that version; in a
+    recreated table another writer may have.
     """
     table, log = make_table(session, tmp_path / "t"), DeltaTableLog(session)
     assert log.head(table) == 0
@@ -557,10 +557,10 @@ def test_a_prepared_write_is_spared_the_look_at_its_token(
         assert log.head(table) == 2 * round_ + 3
 
 
-def test_the_size_of_a_table_after_a_commit_of_ours_is_told_without_a_job(
+def test_the_size_of_a_table_after_our_commit_needs_no_spark_job(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
-    """Whoever reads a version asks for it, and Delta would sum up the state for that, also after a turn's entry."""
+    """Every reader of a version asks for the size, and Delta would compute the state for it, also after a turn's entry."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
     jvm = Jvm(session)
     delta_log = jvm.delta_log(table)
@@ -606,7 +606,7 @@ def test_a_short_log_is_read_without_a_job_and_a_long_one_as_delta_does(
     assert found[0].tokens[QUERY] == number(1, 2)
 
 
-@pytest.mark.parametrize("why", ["another commit", "made anew", "ids expire", "never read"])
+@pytest.mark.parametrize("why", ["another commit", "recreated", "ids expire", "never read"])
 def test_what_the_log_does_not_know_delta_finds_out(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, why: str
 ) -> None:
@@ -620,7 +620,7 @@ def test_what_the_log_does_not_know_delta_finds_out(
         log.read_tokens(table)
     if why == "another commit":
         foreign_commit(table, txn("x", 2))
-    if why == "made anew":
+    if why == "recreated":
         shutil.rmtree(table)
         make_table(session, tmp_path / "t")
         foreign_commit(table, txn("y", 2))
@@ -629,7 +629,7 @@ def test_what_the_log_does_not_know_delta_finds_out(
     own = jvm.snapshot(jvm.delta_log(table))
     found = {action.appId(): action.version() for action in jvm.from_seq(own.setTransactions())}
     assert jvm.from_map(own.transactions()) == found
-    assert found == {"another commit": {"x": 2}, "made anew": {"y": 2}, "ids expire": {}}.get(why, {"x": 1})
+    assert found == {"another commit": {"x": 2}, "recreated": {"y": 2}, "ids expire": {}}.get(why, {"x": 1})
 
 
 @pytest.mark.also_without_caches

@@ -57,7 +57,7 @@ class Own:
         lakegate.supervise(query, self.job, once=True)
 
     def tokened(self) -> list[bool]:
-        """Of each commit: whether it has a token."""
+        """Returns for each commit whether it has a token."""
         return [bool(commit_tokens(path.read_text())) for path in commit_paths(self.table)]
 
 
@@ -166,7 +166,7 @@ def test_a_table_that_no_lock_governs_is_left_alone(own: Own, tmp_path: Path) ->
 
 
 def test_a_job_of_the_same_name_on_another_lock_does_not_lend_its_turn(own: Own, tmp_path: Path) -> None:
-    """Two turns in one driver at the same time: who writes the other's table has not its token."""
+    """Two turns in one driver at the same time: a job that writes the other job's table does not have its token."""
     other_table = make_table(own.spark, tmp_path / "u")
     other = lakegate.JobCoordinator(
         own.spark.newSession(), name="J", lock="M", storage=str(tmp_path / "m"), tables=[other_table]
@@ -191,8 +191,8 @@ def test_a_job_of_the_same_name_on_another_lock_does_not_lend_its_turn(own: Own,
     assert ids(own.spark, other_table) == []
 
 
-def test_a_thread_of_the_function_that_writes_outside_is_told(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can know whose thread it is: a warning names the table. In the batch's session it carries the token."""
+def test_a_thread_of_the_function_that_writes_outside_is_reported(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner of the thread is unknown: a warning names the table. In the batch's session the commit carries the token."""
     told: list[str] = []
     events = own.job._site.events
     emit = type(events).emit

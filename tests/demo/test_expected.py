@@ -87,7 +87,7 @@ def test_each_kind_of_difference_is_counted_as_itself_alone(table: list[Row], wh
     assert difference.final_rows == len(table)
 
 
-def test_a_missing_and_a_doubled_row_do_not_make_up_for_each_other() -> None:
+def test_a_missing_and_a_duplicate_row_do_not_cancel_each_other() -> None:
     """The count of rows is right, the table is not."""
     difference = compare(replay(CASE), [*final()[1:], final()[1]], brought=IDS)
     assert difference.final_rows == difference.expected_rows

@@ -62,7 +62,7 @@ def test_some_requests_come_before_the_first_record_of_their_alias(inputs: Input
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), rows=st.integers(ROWS_MIN, 400))
 def test_no_request_leads_out_of_an_erased_identity(seed: int, rows: int) -> None:
-    """Whoever is erased is the last identity of everybody who had it: the answer does not depend on interleaving."""
+    """An erased person is the last identity of every alias that had it: the result does not depend on interleaving."""
     made = generate(seed, rows)
     erased = set(column(made.erasures, "person_id"))
     assert erased

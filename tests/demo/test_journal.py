@@ -1,4 +1,4 @@
-"""What the jobs without turns come to: windows of writing, overlaps, conflicts."""
+"""Results of the jobs without turns: windows of writing, overlaps, conflicts."""
 
 from __future__ import annotations
 

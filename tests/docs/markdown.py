@@ -16,7 +16,7 @@ LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """One block of code of a page."""
+    """A block of code of a page."""
 
     kind: str
     text: str
@@ -52,6 +52,6 @@ def links(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link to a heading of the page is called."""
+    """Returns the anchors of the page's headings."""
     titles = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", "-") for title in titles}

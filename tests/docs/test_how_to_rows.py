@@ -1,4 +1,4 @@
-"""The how-to pages on Delta's own features beside statements that lose no race: every block of Python is run."""
+"""How-to pages on Delta's own features used together with statements that rebase: every block of Python is run."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ TIMEOUT_S = 900
 
 
 def is_checked_only(command: str) -> bool:
-    """Whether a command is one of those that are not run here; checks that it could be."""
+    """Returns whether a command is not run here; checks that it could be run."""
     program, *words = command.split()
     if program == "make":
         assert words, command
@@ -40,7 +40,7 @@ def is_checked_only(command: str) -> bool:
 
 
 def commands(fence: Fence) -> list[str]:
-    """What is typed after each `$`; the other lines are what is printed."""
+    """Returns the text after each `$`; the other lines are output."""
     return [line.removeprefix("$ ") for line in fence.text.splitlines() if line.startswith("$ ")]
 
 
@@ -113,7 +113,7 @@ def test_what_is_said_of_the_tests_is_what_runs_them() -> None:
 
 
 def test_the_size_that_is_said_is_that_of_the_makefile() -> None:
-    """Nobody is told two sizes of one download."""
+    """The README and the Makefile state the same size of the download."""
     said = re.search(r"about \d+ MB to download; [\d.]+ GB on disk", README.read_text(encoding="utf-8"))
     assert said is not None
     assert said[0] in (ROOT / "Makefile").read_text()

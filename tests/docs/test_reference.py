@@ -1,6 +1,6 @@
-"""The reference says what the code does: its examples are read by the real readers, its tables name what is there.
+"""The reference agrees with the code: the real readers read its examples, and its tables name what exists.
 
-After a change of the command: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/docs/test_reference.py` writes command.md anew.
+After a change of the command: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/docs/test_reference.py` rewrites command.md.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def section(path: str, command: Any) -> str:
-    """One command as Markdown: how it is typed, what it does, its options."""
+    """Returns a command as Markdown: its usage, its effect, its options."""
     shown = [one for one in command.params if not getattr(one, "hidden", False) and one.name != "help"]
     arguments = [one for one in shown if one.param_type_name == "argument"]
     options = [one for one in shown if one.param_type_name == "option"]
@@ -143,7 +143,7 @@ def _named(one: Any) -> str:
 
 
 def _is_written_out(one: Any) -> bool:
-    """Whether it says itself what is typed, as `-- COMMAND [ARGUMENT]...`."""
+    """Returns whether the command states its own usage, such as `-- COMMAND [ARGUMENT]...`."""
     return " " in (one.metavar or "")
 
 

@@ -17,7 +17,7 @@ FENCES = [(named(page), fence) for page in pages() for fence in fences(page)]
 
 
 def of_kind(*kinds: str) -> pytest.MarkDecorator:
-    """One test for each block of these kinds."""
+    """Makes one test for each block of these kinds."""
     found = [pytest.param(fence, id=f"{page}:{fence.line}") for page, fence in FENCES if fence.kind in kinds]
     assert found, kinds
     return pytest.mark.parametrize("fence", found)

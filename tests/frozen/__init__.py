@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def assert_frozen(name: str, text: str) -> None:
-    """Compares a text with the file of this name beside this module."""
+    """Compares a text with the file of this name in this folder."""
     file = Path(__file__).parent / name
     if os.environ.get("LAKEGATE_WRITE_FROZEN") == "1":
         file.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What users call, set and read by name: signatures, errors, settings, steps and control tables."""
+"""Names that users call, set and read: signatures, errors, settings, steps and control tables."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}'
 
 @dataclass
 class Lake:
-    """One append stream `In` on one table; `turn` adds a turn with some batches."""
+    """An append stream `In` on a table; `turn` adds a turn with some batches."""
 
     root: Path
     rows: list[TurnEnded] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is left of erased rows on disk is counted from names, times and the log."""
+"""Files that may still hold erased rows are counted from names, times and the log."""
 
 from __future__ import annotations
 
@@ -88,26 +88,26 @@ def test_the_line_says_until_when_the_stream_deletes_them(tmp_path: Path) -> Non
     lake = made(tmp_path)
     log, within_ms = LocalLog(lake.table), 86_400_000
 
-    def told() -> tuple[int | None, int | None]:
+    def deadlines() -> tuple[int | None, int | None]:
         left = bytes_left("TTL", log, [], within_ms=within_ms)
         assert left is not None
         return left.since_ms, left.until_ms
 
-    assert told() == (2_000_000, 2_000_000 + within_ms)
+    assert deadlines() == (2_000_000, 2_000_000 + within_ms)
     moved = ({"remove": {"path": "org=x%20y/a.parquet", "dataChange": False}}, add("e.parquet"))
     upkeep(lake, "purge", 2_500_000, *moved, at=2, hidden_ms=None, purged=[], covers_ms=2_000_000)
-    assert told() == (2_000_000, 2_000_000 + within_ms)
+    assert deadlines() == (2_000_000, 2_000_000 + within_ms)
     assert "1970-01-02 00:33 UTC" in str(bytes_left("TTL", log, [], within_ms=within_ms))
     erased(lake, {"remove": {"path": "c.parquet"}}, add("c.parquet", hides=True))
     upkeep(lake, "vacuum", 3_500_000, at=4, hidden_ms=2_000_000, purged=[])
-    assert told() == (2_000_000, 2_000_000 + within_ms)
+    assert deadlines() == (2_000_000, 2_000_000 + within_ms)
     upkeep(lake, "purge", 3_600_000, at=5, hidden_ms=None, purged=[], covers_ms=2_000_000)
     upkeep(lake, "vacuum", 4_500_000, at=6, hidden_ms=None, purged=[])
-    assert told() == (None, None)
+    assert deadlines() == (None, None)
 
 
 def test_after_purge_and_vacuum_nothing_is_left(tmp_path: Path) -> None:
-    """REORG writes the file anew, VACUUM deletes the old ones: the line says that no file is left."""
+    """REORG rewrites the file, VACUUM deletes the old files: the line says that no file is left."""
     lake = made(tmp_path)
     lake.commit({"remove": {"path": "org=x%20y/a.parquet"}}, add("e.parquet"))
     put(lake, "e.parquet", is_later=True)

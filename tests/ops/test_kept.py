@@ -50,7 +50,7 @@ def test_requests_are_counted_by_state_and_age(tmp_path: Path) -> None:
 
 
 def test_rows_that_a_deletion_vector_hides_do_not_count(tmp_path: Path) -> None:
-    """In the log itself, or in a file beside the data."""
+    """The vector is in the log itself, or in a file next to the data."""
     inline = deletion_vectors.write_inline(BitMap64([0, 2]))
     content, (beside,) = deletion_vectors.write([BitMap64([1])], bytes(range(16)))
     put(
@@ -64,7 +64,7 @@ def test_rows_that_a_deletion_vector_hides_do_not_count(tmp_path: Path) -> None:
     assert (waiting.requests, waiting.oldest_ms, waiting.ages["1h"]) == (2, NOW_MS - 2, 2)
 
 
-def test_a_table_that_is_not_there_keeps_nothing_and_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_missing_table_keeps_nothing_and_a_missing_file_is_reported(tmp_path: Path) -> None:
     """Never a count that leaves requests out unsaid."""
     assert kept(LocalLog(tmp_path / "none"), NOW_MS) == ()
     put(tmp_path, 0, ("a.parquet", "waiting", [1], None))

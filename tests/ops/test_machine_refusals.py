@@ -1,4 +1,4 @@
-"""What the machine refuses is told in plain words, whoever was about to write, and in whatever the error is wrapped."""
+"""Errors of the machine are reported in plain words, for any writer and for any exception that wraps the error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Caused by: java.io.IOException: No space left on device
     ],
     ids=["Spark", "temporary files", "table", "Python", "descriptors"],
 )
-def test_what_the_machine_refuses_is_told_in_one_line(error: BaseException, words: str) -> None:
+def test_an_error_of_the_machine_is_reported_in_one_line(error: BaseException, words: str) -> None:
     """With what to do, exit code 6, and no stack; also where it is the cause of another error."""
     around = RuntimeError("the batch failed")
     around.__cause__ = error
@@ -50,7 +50,7 @@ def test_what_the_machine_refuses_is_told_in_one_line(error: BaseException, word
         assert told.advice
 
 
-def test_other_errors_are_not_told_as_the_machines() -> None:
+def test_other_errors_are_not_reported_as_errors_of_the_machine() -> None:
     """Nor is one that is in our words already."""
     assert refusal(ValueError("the column has no space left")) is None
     assert refusal(StoreUnavailable("No space left on device")) is None

@@ -112,7 +112,7 @@ def test_what_is_planted_is_found_and_nothing_else(tmp_path: Path, plant: Callab
     assert said in str(found[0])
 
 
-def test_what_was_cleaned_away_is_said_and_not_taken_for_lost(tmp_path: Path) -> None:
+def test_cleaned_up_history_is_reported_and_not_taken_for_lost(tmp_path: Path) -> None:
     """A log cut at its beginning, and offsets that Spark removed, leave less to compare and no violation."""
     lake = healthy(tmp_path)
     for version in (0, 1):

@@ -1,4 +1,4 @@
-"""From rows to what ECharts is told."""
+"""The options of ECharts that are made from rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What turns and commits come to, and how it is said."""
+"""Summaries of turns and commits, and their wording."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_turn_that_others_ended_is_drawn_up_to_the_next_grant_and_counts_as_no
     assert facts.hold_ms(held[0].turn) is None
 
 
-def test_a_turn_that_was_granted_while_another_held_the_lock_overlaps_it_even_if_others_ended_it() -> None:
+def test_a_turn_granted_during_another_overlaps_it_even_if_others_ended_it() -> None:
     """Only its end is uncertain; that it began too early is not."""
     held = facts.holds([turn("A", 1, 0, 0, 50), turn("B", 2, 0, 20, 60, Outcome.LOST)])
     assert len(facts.overlapping(held)) == 1

@@ -120,7 +120,7 @@ def test_an_unusual_turn_without_a_reason_is_explained_by_its_outcome() -> None:
 
 
 def test_an_empty_report_is_a_page() -> None:
-    """Before the first turn there is nothing to draw, and the page says so."""
+    """Before the first turn the page says that there are no turns to draw."""
     html = render(ReportData(pipeline="p", made_at_ms=0, machine="m", turns=()))
     assert "No turn has been taken yet." in html
     assert "<noscript>" in html

@@ -51,7 +51,7 @@ class Opened:
         return found
 
     def drawn(self, chart: str, series: str) -> int:
-        """How many items of a series have a shape on the canvas."""
+        """Counts the items of a series that have a shape on the canvas."""
         script = """([id, name]) => {
             const chart = echarts.getInstanceByDom(document.getElementById(id));
             const data = chart.getModel().getSeries().find((each) => each.id === name).getData();
@@ -75,7 +75,7 @@ class Opened:
         return text
 
     def point(self, chart: str, series: int, value: list[float]) -> tuple[float, float]:
-        """Where on the page a pair of values lies."""
+        """Returns where on the page a pair of values lies."""
         script = """([id, seriesIndex, value]) => {
             const element = document.getElementById(id);
             element.scrollIntoView({ block: 'center' });
@@ -89,7 +89,7 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One Chromium for the module."""
+    """Starts one Chromium for the module."""
     with playwright.sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield chromium

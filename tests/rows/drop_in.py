@@ -45,7 +45,7 @@ def statements(table: DeltaTable, source: DataFrame) -> None:
 
 
 def others(table: DeltaTable) -> None:
-    """What is stock Delta's alone."""
+    """Checks the types of methods that only stock Delta has."""
     assert_type(table.clone("/c", isShallow=True), DeltaTable)
     assert_type(table.cloneAtVersion(1, "/c"), DeltaTable)
     assert_type(table.cloneAtTimestamp("2026-01-01", "/c"), DeltaTable)

@@ -45,7 +45,7 @@ def bytes_of(table: TableLocation) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in commit_paths(table)}
 
 
-def test_a_table_that_was_made_anew_is_not_written(session: SparkSession, table: TableLocation) -> None:
+def test_a_recreated_table_is_not_written(session: SparkSession, table: TableLocation) -> None:
     """Its log has the same version again, of another table."""
     before = staged(session, table, "INSERT INTO T VALUES (1, 'x')")
     shutil.copytree(table, f"{table}.old")
@@ -60,7 +60,7 @@ def test_a_table_that_was_made_anew_is_not_written(session: SparkSession, table:
     assert bytes_of(table) == log
 
 
-def test_a_table_that_another_process_made_anew_with_fewer_versions_is_not_written(
+def test_a_table_that_another_process_recreated_with_fewer_versions_is_not_written(
     session: SparkSession, table: TableLocation, tmp_path: Path
 ) -> None:
     """Nothing follows the version that it was computed on, and that one is not there: ours would stand behind a gap."""
@@ -99,7 +99,7 @@ def test_a_name_that_is_given_to_another_table_meanwhile(
 
 
 def test_a_log_that_was_cleaned_past_the_base_is_said(session: SparkSession, table: TableLocation) -> None:
-    """What was committed since can no longer be told."""
+    """The commits made since can no longer be read."""
     before = staged(session, table, "DELETE FROM T WHERE id = 3")
     for number in (20, 21):
         rows(session, number).write.format("delta").mode("append").save(table)
@@ -113,7 +113,7 @@ def test_a_log_that_was_cleaned_past_the_base_is_said(session: SparkSession, tab
 @pytest.mark.parametrize(
     ("text", "brought"),
     [("UPDATE T SET v = 'x' WHERE id = 3", "*.parquet"), ("DELETE FROM T WHERE id = 3", "deletion_vector_*.bin")],
-    ids=["rows written anew", "a vector"],
+    ids=["rewritten rows", "a vector"],
 )
 def test_staged_files_that_were_vacuumed_are_missed(
     session: SparkSession, table: TableLocation, text: str, brought: str
@@ -155,7 +155,7 @@ def test_a_staged_vector_that_is_named_absolutely_is_missed_too(session: SparkSe
 
 
 def test_a_damaged_vector_is_found_out(session: SparkSession, table: TableLocation) -> None:
-    """Of the winner: its checksum, or its size, is wrong."""
+    """The checksum or the size of the winning commit's vector is wrong."""
     before = staged(session, table, "DELETE FROM T WHERE id = 3")
     session.sql(f"DELETE FROM delta.`{table}` WHERE id = 5")
     vectors = sorted(Path(table).glob("deletion_vector_*.bin"), key=lambda path: path.stat().st_mtime)
@@ -205,7 +205,7 @@ def test_what_a_statement_raises_by_itself_is_raised(session: SparkSession, tabl
 
 
 def test_a_merge_that_became_ambiguous_is_refused_as_alone(session: SparkSession, table: TableLocation) -> None:
-    """Executed again behind its winner it meets two rows of its source, as it would have in a serial run."""
+    """Re-executed after the winning commit it matches two rows of its source, as in a serial run."""
     text = (
         "MERGE INTO T t USING (SELECT * FROM VALUES (3, 'c'), (7, 'a'), (17, 'b') AS s(id, v)) s "
         "ON t.id % 10 = s.id % 10 AND t.v <> 'a' WHEN MATCHED THEN UPDATE SET v = s.v"
@@ -220,7 +220,7 @@ def test_a_merge_that_became_ambiguous_is_refused_as_alone(session: SparkSession
 
 
 def test_unpinned_threads_are_refused(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A statement is told by its thread in the JVM."""
+    """A statement is identified by its thread in the JVM."""
     monkeypatch.setattr(session.sparkContext, "_gateway", object())  # as it is with PYSPARK_PIN_THREAD=false
     with pytest.raises(InvalidRequest, match="PYSPARK_PIN_THREAD"):
         Gate(session)

@@ -1,4 +1,4 @@
-"""What Delta has cached of a snapshot stays for the statements that run on it."""
+"""The cached state of a snapshot stays for the statements that run on it."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ def test_files_of_a_small_table_are_found_without_a_job_of_spark(session: SparkS
     assert found() == (files, True)
 
 
-def test_who_looks_on_while_others_commit_costs_nobody_a_job(
+def test_a_reader_of_concurrent_commits_causes_no_spark_job(
     session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
-    """Who lists the log between a put and what follows it would have Delta install a snapshot without a checksum, for all."""
+    """A reader that lists the log between a put and its checksum would make Delta install a snapshot without one for all."""
     table = make_table(session, tmp_path / "t")
     ours, other = exact.private(session), Jvm(session.newSession())
     log = ours.delta_log(str(table))
@@ -124,10 +124,11 @@ def test_who_looks_on_while_others_commit_costs_nobody_a_job(
     assert len(seen) > 10
 
 
-def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_path: Path) -> None:
-    """Nothing, for a second at most; but of one that somebody has gone on from, so that no log has a gap.
+def test_when_other_threads_see_a_commit_in_flight(session: SparkSession, tmp_path: Path) -> None:
+    """Not for a second at most; but at once if a later commit exists, so that no log has a gap.
 
-    And what was told once is told again, also while another puts the same version, and is to be refused: no log goes back.
+    A commit that was seen once stays visible, even while another thread puts the same version, which will be refused: no log goes
+    back.
     """
     table = make_table(session, tmp_path / "t")
     jvm, root = Jvm(session), cast("Any", session._jvm)
@@ -149,42 +150,42 @@ def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_p
         other.submit(say, "put", commit(version)).result()
         return begun_s
 
-    def told() -> list[int]:
+    def seen() -> list[int]:
         return sorted(jvm.texts_after(log, -1) or ())
 
-    def is_told(versions: list[int], begun_s: float) -> bool:
-        return told() == versions or time.monotonic() - begun_s > 1
+    def is_seen(versions: list[int], begun_s: float) -> bool:
+        return seen() == versions or time.monotonic() - begun_s > 1
 
     with ThreadPoolExecutor(1) as other:
         other.submit(say, "begin").result()
         begun_s = put(1)
         foreign_commit(table, txn("y", 1))
-        assert is_told([0], begun_s)
-        assert other.submit(told).result() == [0, 1], "it is its own"
-        assert told() == [0, 1], "its own thread was told"
+        assert is_seen([0], begun_s)
+        assert other.submit(seen).result() == [0, 1], "it is its own"
+        assert seen() == [0, 1], "its own thread has seen it"
         begun_s = put(2)
         foreign_commit(table, txn("y", 2))
-        assert is_told([0, 1], begun_s)
-        wait_until(lambda: told() == [0, 1, 2])
+        assert is_seen([0, 1], begun_s)
+        wait_until(lambda: seen() == [0, 1, 2])
         put(2)
-        assert told() == [0, 1, 2], "it was told before"
+        assert seen() == [0, 1, 2], "it was seen before"
         begun_s = put(3)
         foreign_commit(table, txn("y", 3))
-        assert is_told([0, 1, 2], begun_s)
+        assert is_seen([0, 1, 2], begun_s)
         foreign_commit(table, txn("y", 4))
-        assert told() == [0, 1, 2, 3, 4], "somebody has gone on from it"
+        assert seen() == [0, 1, 2, 3, 4], "a later commit exists"
         foreign_commit(table, txn("y", 5))
         say("isPut", commit(5))
         put(5)
-        assert told() == [0, 1, 2, 3, 4, 5], "it was put by a thread that makes no secret of it"
+        assert seen() == [0, 1, 2, 3, 4, 5], "it was put by a thread that makes no secret of it"
         foreign_commit(table, txn("y", 6))
         begun_s = put(6)
-        assert is_told([0, 1, 2, 3, 4, 5], begun_s)
+        assert is_seen([0, 1, 2, 3, 4, 5], begun_s)
         other.submit(say, "end").result()
-        assert told() == [0, 1, 2, 3, 4, 5, 6]
+        assert seen() == [0, 1, 2, 3, 4, 5, 6]
         other.submit(say, "begin").result()
         put(6)
-        assert told() == [0, 1, 2, 3, 4, 5, 6], "told before, by the end"
+        assert seen() == [0, 1, 2, 3, 4, 5, 6], "seen before, by the end"
         other.submit(say, "end").result()
 
 

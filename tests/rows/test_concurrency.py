@@ -1,4 +1,4 @@
-"""What is said of a statement before it is executed: how its facts classify it, and words that agree with what was measured."""
+"""Explanations of a statement before its execution: its class by its facts, and words that agree with measured levels."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_statement_is_classified_by_its_facts(facts: Facts, statement: Stateme
 
 @pytest.mark.parametrize("operation", [each for each in Operation if each is not Operation.OPTIMIZE])
 def test_one_obstacle_is_enough(operation: Operation) -> None:
-    """What cannot be asked again is executed again as a whole, whatever else is known of it."""
+    """A statement that cannot be evaluated again is re-executed as a whole, whatever else is known of it."""
     facts = Facts(operation=operation, has_vectors=True, obstacles=["x"], has_condition=True, writes_all_matched=True)
     assert classify(facts) == Statement(reads=Reads.TABLE)
 
@@ -89,29 +89,29 @@ CONCERNS_ALL = ("MERGE, not matched by source",)
 
 
 def measured() -> dict[tuple[str, str], list[int]]:
-    """Levels on the page, by statement and winner."""
+    """Reads the levels on the page, by statement and winning statement."""
     lines = [
         line for line in PAGE.read_text(encoding="utf-8").split("\n") if line.startswith("|") and "---" not in line
     ]
     header, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.count("|") > 10]
     return {
-        (row[0], winner): [int(level) for level in cell.split(" · ")]
+        (row[0], earlier): [int(level) for level in cell.split(" · ")]
         for row in rows
-        for winner, cell in zip(header[1:], row[1:], strict=True)
+        for earlier, cell in zip(header[1:], row[1:], strict=True)
     }
 
 
 @pytest.mark.parametrize("form", ON_THE_PAGE)
 @pytest.mark.parametrize("other", SHOWS)
 def test_the_words_allow_what_was_measured(form: str, other: str) -> None:
-    """A level that the words do not name was never met, of each kind of statement beside each kind of commit."""
+    """No measured level is missing in the words, for each kind of statement concurrent with each kind of commit."""
     levels = measured()
     assert {statement for statement, _ in levels} == set(ON_THE_PAGE)
     words = outcome(ON_THE_PAGE[form], other, has_vectors=True)
     said = {int(level) for level in re.findall(r"level (\d)", words)} | ({1} if "as it is" in words else set())
     if form in CONCERNS_ALL and other == "other rows":
         said = {4}
-    found = {levels[form, winner][which] for winner, which in SHOWS[other]}
+    found = {levels[form, earlier][which] for earlier, which in SHOWS[other]}
     assert found <= said, words
 
 

@@ -87,7 +87,7 @@ def test_a_store_that_says_that_nothing_was_written_is_believed(
     assert not hasattr(sure.value, "__notes__")
 
 
-def test_an_update_of_a_column_that_a_winner_dropped_says_who_dropped_it(
+def test_an_update_of_a_concurrently_dropped_column_names_the_commit_that_dropped_it(
     session: SparkSession, table: TableLocation
 ) -> None:
     """Spark's error stays what it is; of the two that came first, the one that changed the definition is named."""
@@ -124,7 +124,7 @@ def test_a_statement_that_fails_on_rows_that_came_says_who_brought_them(
 
 
 def test_a_statement_that_fails_by_itself_blames_nobody(session: SparkSession, table: TableLocation) -> None:
-    """Nobody came first."""
+    """There was no concurrent commit."""
     with pytest.raises(JVM_ERRORS) as raised:
         lakegate.sql(session, f"UPDATE delta.`{table}` SET v = CAST(1 / (2 - id) AS INT)")
     assert said(raised.value) == "lakegate: nothing of this statement was written"
@@ -158,7 +158,7 @@ def test_a_statement_whose_answer_was_lost_may_have_been_committed(
     assert raised.value is error or kind is CommitInDoubt
 
 
-def test_a_put_that_failed_is_not_said_to_be_nothing(session: SparkSession, table: TableLocation) -> None:
+def test_a_failed_put_is_not_reported_as_nothing_written(session: SparkSession, table: TableLocation) -> None:
     """As storage may answer late: the log's folder is away when the commit is put."""
     started, released, log = (Path(f"{table}.{name}") for name in ("started", "released", "log"))
     slow = waits_for(rows(session, 1), started, released)
@@ -177,7 +177,7 @@ def test_a_put_that_failed_is_not_said_to_be_nothing(session: SparkSession, tabl
 
 
 def test_an_error_after_the_commit_says_that_there_is_one(session: SparkSession, table: TableLocation) -> None:
-    """As of what Delta does after a commit: to run the statement again would do it twice."""
+    """For example an error of Delta's work after a commit: to run the statement again would apply it twice."""
 
     def fails_late() -> None:
         session.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'a')")
@@ -188,7 +188,7 @@ def test_an_error_after_the_commit_says_that_there_is_one(session: SparkSession,
     assert said(raised.value) == "lakegate: the statement was committed as version 2; what failed came after it"
 
 
-def test_of_a_put_that_may_have_arrived_nobody_says_that_it_did_not(
+def test_a_put_that_may_have_arrived_is_never_reported_as_not_written(
     session: SparkSession, table: TableLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its reply was lost, and something else fails after it."""
@@ -208,7 +208,7 @@ def test_of_a_put_that_may_have_arrived_nobody_says_that_it_did_not(
     assert str(raised.value.__cause__) == "something else"
 
 
-def test_where_the_log_cannot_be_read_after_a_lost_answer_nobody_says_that_nothing_was_written(
+def test_after_a_lost_answer_an_unreadable_log_never_counts_as_nothing_written(
     session: SparkSession, table: TableLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The put has arrived: a caller who believed it would write twice."""
@@ -235,7 +235,7 @@ def another(table: TableLocation, session: SparkSession) -> None:
     session.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'a')")
 
 
-def anew(table: TableLocation, session: SparkSession) -> None:
+def recreated(table: TableLocation, session: SparkSession) -> None:
     shutil.copytree(table, f"{table}.old")
     shutil.rmtree(table)
     make_table(session, Path(table), **MAPPED)
@@ -253,7 +253,7 @@ def cleaned(table: TableLocation, session: SparkSession) -> None:
     ("happens", "kind", "facts"),
     [
         (another, UnsupportedTable, {"winner_version": 2, "winner_operation": "WRITE"}),
-        (anew, InvalidRequest, {"winner_version": 0, "winner_operation": "CREATE TABLE"}),
+        (recreated, InvalidRequest, {"winner_version": 0, "winner_operation": "CREATE TABLE"}),
         (cleaned, LogGone, {"winner_version": 3, "winner_operation": "DELETE"}),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the plan of a statement says it reads, for SQL and for `DeltaTable`: the class that decides how it may follow others."""
+"""The read set that a statement's plan shows, for SQL and for `DeltaTable`: the class that decides how it may be rebased."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PARTLY, AGAIN = "on the files concerned (level 3)", "on the table as it then is 
 
 @dataclass(frozen=True)
 class Tables:
-    """What statements name: the table that they change, another one, files, and a table without vectors."""
+    """Objects that statements name: the table that they change, another table, files, and a table without vectors."""
 
     session: SparkSession
     folder: Path
@@ -82,7 +82,7 @@ def tables(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> T
 
 
 def said(found: Explanation) -> tuple[Reads, tuple[str, ...]]:
-    """What it reads, and why it is executed again as a whole."""
+    """Returns the read set, and the reasons for a rerun as a whole."""
     (reads,) = [each for each, words in READS.items() if words == found.reads]
     return reads, found.obstacles
 
@@ -246,7 +246,7 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("sql", "reads", "obstacles"), SQL, ids=[each[0] for each in SQL])
 def test_sql_is_classified_by_its_plan(tables: Tables, sql: str, reads: Reads, obstacles: tuple[str, ...]) -> None:
-    """What it reads and why it cannot be asked again, and nothing is executed."""
+    """The read set, and the reasons why it cannot be evaluated again; nothing is executed."""
     table = str(tables.folder / "t")
     found = lakegate.explain(tables.session, tables.text(sql))
     assert said(found) == (reads, obstacles)
@@ -276,7 +276,7 @@ def test_data_frames_in_the_text_are_asked_of_while_they_have_names(tables: Tabl
         ("INSERT INTO {t} (id, v) SELECT * FROM {{s}}", itself, (Reads.TABLE, (ITSELF,))),
         ("MERGE INTO {t} t USING {{s}} s" + MERGE_ID, local, (Reads.KEYS, ())),
         ("MERGE INTO {t} t USING {{s}} s" + MERGE_ID, itself, (Reads.TABLE, (ITSELF,))),
-        # Files are listed anew by each execution.
+        # Each execution lists files again.
         (
             "MERGE INTO {t} t USING (SELECT p.* FROM {{s}} JOIN {p} p USING (id)) s" + MERGE_ID,
             local,
@@ -320,14 +320,14 @@ def test_a_function_of_sql_may_read_the_table(tables: Tables) -> None:
 def test_an_update_is_divided_only_if_each_row_says_what_becomes_of_it(
     tables: Tables, assigned: str, then: str
 ) -> None:
-    """Rows that came get the same time as the others, and a number that is none of theirs."""
+    """New matching rows get the same time as the others, and a number of their own."""
     found = lakegate.explain(tables.session, tables.text(f"UPDATE {{t}} SET {assigned} WHERE id = 3"))
     assert said(found) == (Reads.ROWS, ())
     assert then in found.outcomes[OTHERS["same rows"]]
 
 
 def test_words_depend_on_what_the_table_has(tables: Tables) -> None:
-    """Without vectors a DELETE writes files anew, and so does an OPTIMIZE that was to leave rows out."""
+    """Without vectors a DELETE rewrites files, and so does an OPTIMIZE that was to leave rows out."""
     words = [
         lakegate.explain(tables.session, tables.text(f"{begin}{{{name}}}")).outcomes[OTHERS["same rows"]]
         for begin in ("DELETE FROM ", "OPTIMIZE ")
@@ -349,7 +349,7 @@ def test_files_that_come_while_a_merge_runs_are_noticed(tables: Tables, session:
 
 
 def facts(dml: Dml) -> tuple[str, ...]:
-    """What stands against asking it again."""
+    """Returns the obstacles to evaluating it again."""
     return tuple(dml.facts(has_vectors=True, has_row_ids=False).obstacles)
 
 
@@ -569,7 +569,7 @@ def test_a_merge_that_is_text_is_divided_as_well(
         ("t.id < s.id AND t.at = DATE'2026-01-01'", ()),
     ],
 )
-def test_the_keys_of_a_merge_are_told(tables: Tables, on: str, keys: tuple[str, ...]) -> None:
+def test_the_keys_of_a_merge_are_named(tables: Tables, on: str, keys: tuple[str, ...]) -> None:
     """Columns of the table that each pair has equal to something of the source."""
     found = lakegate.explain(
         tables.session, tables.text(f"MERGE INTO {{t}} t USING local_rows s ON {on} WHEN MATCHED THEN DELETE")
@@ -591,7 +591,7 @@ def test_an_optimize_is_explained(tables: Tables) -> None:
 
 
 def test_the_command_tells_it(tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text and as JSON; and its exit status where there is nothing to explain."""
+    """As text and as JSON; and the exit status for a text without a statement."""
     monkeypatch.chdir(tmp_path)
     text = tables.text("DELETE FROM {t} WHERE id IN (SELECT id FROM {o})")
     ran = command("explain", text)

@@ -74,7 +74,7 @@ def rows(path: Path) -> Counter[object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("vectors", marks=pytest.mark.matrix), "partitioned, feed, timestamps"])
-def test_those_that_wait_share_a_version(session: SparkSession, tmp_path: Path, name: str) -> None:
+def test_waiting_statements_share_a_version(session: SparkSession, tmp_path: Path, name: str) -> None:
     """The rows are those of a serial run, each once; the change feed of a shared version tells the change."""
     kind: Kind = KINDS[name]
     serial, grouped = tmp_path / "serial", tmp_path / "grouped"
@@ -117,7 +117,7 @@ def test_history_of_a_shared_version_names_its_members(session: SparkSession, tm
     assert int(last.operationMetrics["numDeletedRows"]) == 2
 
 
-def test_one_that_cannot_follow_does_not_hold_the_others_up(session: SparkSession, tmp_path: Path) -> None:
+def test_a_member_that_cannot_rebase_does_not_block_the_others(session: SparkSession, tmp_path: Path) -> None:
     """A statement that finds rows changed is executed again, alone; the others go without it."""
     path = tmp_path / "t"
     make(session, KINDS["no-vectors"], path)
@@ -155,7 +155,7 @@ def test_a_statement_on_the_table_as_it_was_before_it_was_replaced_is_in_no_grou
     assert 3 not in {row.id for row in read(path).values()}
 
 
-def test_who_was_told_is_not_put_again() -> None:
+def test_a_member_that_got_its_result_is_not_put_again() -> None:
     """Its thread may run only after the next leader has looked: a second put would double its rows."""
     line = Line()
     told, waiting, leader = entries = [Entry(None, cast(Waiting, None)) for _ in range(3)]
@@ -224,7 +224,7 @@ def versions(path: Path) -> list[int]:
 def test_members_of_a_group_whose_reply_is_lost_find_themselves_in_the_log(
     session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The put has arrived: nobody puts again, and each says the version that it shares."""
+    """The put has arrived: no member puts again, and each reports the shared version."""
     path = tmp_path / "t"
     make(session, KINDS["vectors"], path)
     head = versions(path)[-1]
@@ -261,14 +261,14 @@ def test_members_of_a_group_whose_put_never_arrives_go_one_by_one(
     ("ends", "kinds"),
     [(failed, {Unavailable: len(FEW)}), (interrupted, {KeyboardInterrupt: 1, CommitInDoubt: len(FEW) - 1})],
 )
-def test_an_error_in_the_put_of_a_group_is_each_members(
+def test_an_error_in_the_put_of_a_group_is_raised_for_each_member(
     session: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     ends: Commit,
     kinds: dict[type[BaseException], int],
 ) -> None:
-    """Each raises an error of its own; only who put it is interrupted. Nothing was written, and nobody tries again."""
+    """Each raises an error of its own; only the leader is interrupted. Nothing was written, and no member retries."""
     path = tmp_path / "t"
     make(session, KINDS["vectors"], path)
     head, before = versions(path)[-1], rows(path)
@@ -287,10 +287,10 @@ def test_an_error_in_the_put_of_a_group_is_each_members(
     assert rows(path) == before
 
 
-def test_a_leader_that_is_interrupted_behind_its_put_leaves_nobody_untold(
+def test_a_leader_interrupted_after_its_put_gives_every_member_a_result(
     session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The put has arrived, and some are told so: who is not must not put again."""
+    """The put has arrived and some members have their result: the other members must not put again."""
     path = tmp_path / "t"
     make(session, KINDS["vectors"], path)
     head = versions(path)[-1]
@@ -314,7 +314,7 @@ def test_a_leader_that_is_interrupted_behind_its_put_leaves_nobody_untold(
     assert rows(path) == serial
 
 
-def test_a_group_whose_put_was_asked_for_twice_is_there_once(
+def test_a_group_whose_put_was_requested_twice_is_committed_once(
     session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Py4J sends a call again whose answer was lost: the second finds the commit of the first, which is the group's own."""
@@ -338,7 +338,7 @@ def test_a_group_whose_put_was_asked_for_twice_is_there_once(
 
 
 @pytest.mark.parametrize("when", ["acquire", "release"])
-def test_who_is_interrupted_while_it_takes_the_line_does_not_keep_it(
+def test_a_thread_interrupted_while_it_takes_the_commit_lock_does_not_keep_it(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Between the lock and the note that it is had, or the other way round: the next one would wait for ever."""

@@ -26,7 +26,7 @@ Jobs = Callable[[Callable[[], object]], int]
 
 
 def known(session: SparkSession, table: TableLocation) -> list[str]:
-    """What a statement that begins now is told of the table's files."""
+    """Returns the table's files as a statement that begins now gets them."""
     jvm = Jvm(session)
     log = jvm.delta_log(table)
     with jvm.active():
@@ -60,7 +60,7 @@ def spread(session: SparkSession, table: TableLocation, files: int, rows: int = 
 def test_files_of_more_than_a_checksum_lists_are_found_without_a_job(
     session: SparkSession, tmp_path: Path, jobs: Jobs
 ) -> None:
-    """From the first statement on, whoever commits what follows: ours, and stock statements of the driver."""
+    """From the first statement on, after commits of ours and of stock statements of the driver."""
     table = make_table(session, tmp_path / "t", COLUMNS, enableDeletionVectors="true")
     spread(session, table, 2 * IN_CHECKSUM_MAX)
     ours = lakegate.DeltaTable.forPath(session, table)
@@ -123,7 +123,7 @@ def test_whatever_is_committed_they_are_those_of_the_log(
             assert known(session, table) == in_log(session, table), text
 
 
-def test_a_table_that_was_made_anew_has_its_own(session: SparkSession, tmp_path: Path, jobs: Jobs) -> None:
+def test_a_recreated_table_has_its_own_known_files(session: SparkSession, tmp_path: Path, jobs: Jobs) -> None:
     """Of as many files of the same sizes, at an earlier version of the same place; and those of its next version are known."""
     old, new = (make_table(session, tmp_path / name, COLUMNS, enableDeletionVectors="true") for name in ("old", "new"))
     for table in (old, new):

@@ -1,4 +1,4 @@
-"""What a statement that follows others looks into has a limit: beyond it, it is executed again, and does the same."""
+"""The data that a rebase reads is limited: beyond the limit the statement is re-executed, with the same result."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_files_of_more_bytes_than_the_budget_are_not_looked_into(session: SparkS
 def test_positions_of_more_rows_than_fit_are_not_collected(
     session: SparkSession, tmp_path: Path, number: int, level: int
 ) -> None:
-    """A DELETE takes rows that came along by a vector; of more, it is executed again on their file. It tells what it took."""
+    """A DELETE marks new matching rows in a vector; if there are too many, it is re-executed on their file. It counts the rows."""
     made = table(session, tmp_path / "t")
     counts, registry = StatementMetrics(), CollectorRegistry()
     registry.register(counts)

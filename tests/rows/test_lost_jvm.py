@@ -60,7 +60,7 @@ try:
 except CommitInDoubt as error:
     print("in doubt:", error)
 except LakegateError as error:
-    print("told:", error)
+    print("error:", error)
 except CALL_ERRORS as error:
     print("raised:", type(error).__name__, *getattr(error, "__notes__", ()))
 sys.stdout.flush()
@@ -69,7 +69,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(
-    ("when", "told", "commits"),
+    ("when", "expected", "commits"),
     [
         ("after the put", "in doubt: ", 2),
         ("before the put", "in doubt: ", 1),
@@ -78,12 +78,14 @@ os._exit(0)
         ("while it is staged", "raised: ", 1),
     ],
 )
-def test_a_jvm_that_dies_leaves_a_doubt_where_there_is_one(tmp_path: Path, when: str, told: str, commits: int) -> None:
-    """`kill -9` of the JVM, whose answer may be all that is lost. What is staged is never put, and leaves none."""
+def test_a_jvm_that_dies_leaves_a_doubt_where_there_is_one(
+    tmp_path: Path, when: str, expected: str, commits: int
+) -> None:
+    """`kill -9` of the JVM; perhaps only its answer is lost. A staged commit is never put, and leaves no doubt."""
     table = tmp_path / "t"
     run = subprocess.run(
         [sys.executable, "-c", KILLED, str(table), when], capture_output=True, text=True, timeout=180, check=False
     )
-    assert told in run.stdout, (run.stdout, run.stderr[-2000:])
+    assert expected in run.stdout, (run.stdout, run.stderr[-2000:])
     assert re.search("nothing .*written", run.stdout) is None
     assert len(commit_paths(TableLocation(str(table)))) == commits

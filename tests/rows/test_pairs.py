@@ -1,7 +1,7 @@
-"""Statements that follow another's commit leave what a serial run leaves: all pairs, on all kinds of tables.
+"""Statements that rebase onto another's commit leave the result of a serial run: all pairs, on all kinds of tables.
 
-Each pair is made to race without threads: the one is computed and its commit kept, the other commits, and then the first one's
-commit follows. LAKEGATE_WRITE_REFERENCE=1 with LAKEGATE_MATRIX=1 writes docs/reference/what-can-conflict-now.md anew.
+Each pair conflicts without threads: the first statement is computed and staged, the other commits, and then the first is
+rebased. LAKEGATE_WRITE_REFERENCE=1 with LAKEGATE_MATRIX=1 rewrites docs/reference/what-can-conflict-now.md.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def lake(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lak
     return Lake(session, publisher(session), tmp_path_factory.mktemp("lake"), is_thorough=is_thorough)
 
 
-def level(lake: Lake, kind: Kind, ours: Form, winner: Form, variant: Variant) -> int:
+def level(lake: Lake, kind: Kind, ours: Form, earlier: Form, variant: Variant) -> int:
     """Races a pair, compares all there is to compare, and tells the level."""
-    ended = lake.follow(kind, ours, variant.ours, (winner, variant.theirs))
+    ended = lake.follow(kind, ours, variant.ours, (earlier, variant.theirs))
     published = ended.outcome.published
     assert not published.is_superseded
     return published.level
@@ -82,30 +82,30 @@ MET = ("swap", "disjoint", "same", "enter", "same")
 
 
 def chosen() -> Iterator[tuple[Kind, Variant, Form, Form]]:
-    """Every pair of statements on one of these kinds, such that each kind has each statement as winner and as loser.
+    """Yields every pair of statements on one of these kinds, such that each kind has each statement first and second.
 
-    The kind follows from the sum of the statements' places, the variant from the kind and the winner's place. So what was
-    computed of a winner, or of a statement that comes later, serves all that meet it on that kind.
+    The sum of the statements' indexes determines the kind; the kind and the first statement's index determine the variant. So
+    the result of a first or second statement is reused for all pairs with it on that kind.
     """
-    for w, winner in enumerate(FORMS.values()):
+    for w, earlier in enumerate(FORMS.values()):
         for o, ours in enumerate(FORMS.values()):
             i = (w + o) % len(FEW)
             kind, variant = KINDS[FEW[i]], VARIANTS[MET[(w - 2 * i) % len(MET)]]
-            if not (has_statement(kind, winner) and has_statement(kind, ours)):
+            if not (has_statement(kind, earlier) and has_statement(kind, ours)):
                 kind, variant = PLAIN, VARIANTS["disjoint"]
-            yield kind, variant, winner, ours
+            yield kind, variant, earlier, ours
 
 
-def test_what_is_chosen_meets_all_that_two_can_be() -> None:
-    """Of kind, variant, winner and loser, any two are met together, where stock Delta has the statement on such a table."""
+def test_the_chosen_pairs_cover_every_combination_of_two_properties() -> None:
+    """Any two of kind, variant, first and second statement occur together, where stock Delta has the statement on such a table."""
     cases = list(chosen())
     kinds = [KINDS[name] for name in FEW]
     sides = [(kind.name, form.name) for kind in kinds for form in FORMS.values() if has_statement(kind, form)]
-    assert Counter((winner.name, ours.name) for *_, winner, ours in cases) == Counter(product(FORMS, FORMS))
-    assert {(kind.name, winner.name) for kind, _, winner, _ in cases} == set(sides)
+    assert Counter((earlier.name, ours.name) for *_, earlier, ours in cases) == Counter(product(FORMS, FORMS))
+    assert {(kind.name, earlier.name) for kind, _, earlier, _ in cases} == set(sides)
     assert {(kind.name, ours.name) for kind, *_, ours in cases} == set(sides)
     assert {(kind.name, variant.name) for kind, variant, *_ in cases} == set(product(FEW, VARIANTS))
-    assert {(variant.name, winner.name) for _, variant, winner, _ in cases} == set(product(VARIANTS, FORMS))
+    assert {(variant.name, earlier.name) for _, variant, earlier, _ in cases} == set(product(VARIANTS, FORMS))
     assert {(variant.name, ours.name) for _, variant, _, ours in cases} == set(product(VARIANTS, FORMS))
     assert {level for case in cases if (level := level_on_the_page(*case)) is not None} == {1, 2, 3, 4}
 
@@ -114,17 +114,17 @@ LEVEL_MAX = {"DELETE": 3, "UPDATE": 3, "MERGE, update": 3, "MERGE, delete": 3, "
 """On every kind of table: what each row says alone is executed again on the files concerned, not on the table."""
 
 
-def level_on_the_page(kind: Kind, variant: Variant, winner: Form, ours: Form) -> int | None:
-    """Where the page shows the pair."""
+def level_on_the_page(kind: Kind, variant: Variant, earlier: Form, ours: Form) -> int | None:
+    """Returns the level that the page shows for the pair, if it does."""
     if kind is not PLAIN or variant.name not in SHOWN:
         return None
-    return int(said()[ours.name, winner.name][SHOWN.index(variant.name)])
+    return int(said()[ours.name, earlier.name][SHOWN.index(variant.name)])
 
 
-def size_of(winner: Form, ours: Form) -> pytest.MarkDecorator:
+def size_of(earlier: Form, ours: Form) -> pytest.MarkDecorator:
     """`make test-all` meets each statement twice on each side: with itself and with the next one."""
     names = list(FORMS)
-    distance = (names.index(ours.name) - names.index(winner.name)) % len(names)
+    distance = (names.index(ours.name) - names.index(earlier.name)) % len(names)
     if distance > 1:
         return pytest.mark.matrix
     return pytest.mark.slow if distance or ours.name != "UPDATE" else pytest.mark.every_case
@@ -132,38 +132,40 @@ def size_of(winner: Form, ours: Form) -> pytest.MarkDecorator:
 
 @pytest.mark.every_case
 @pytest.mark.parametrize(
-    ("kind", "variant", "winner", "ours"),
+    ("kind", "variant", "earlier", "ours"),
     [pytest.param(*case, id=" | ".join(part.name for part in case), marks=size_of(*case[2:])) for case in chosen()],
 )
-def test_a_pair_is_serial(lake: Lake, kind: Kind, variant: Variant, winner: Form, ours: Form) -> None:
-    """The table, its log, its change feed and its row ids are those of the winner first and the other one after it."""
-    found = level(lake, kind, ours, winner, variant)
+def test_a_pair_is_serial(lake: Lake, kind: Kind, variant: Variant, earlier: Form, ours: Form) -> None:
+    """The table, its log, its change feed and its row ids are those of the winning statement first and the other after it."""
+    found = level(lake, kind, ours, earlier, variant)
     assert 1 <= found <= LEVEL_MAX.get(ours.name, 4)
-    assert level_on_the_page(kind, variant, winner, ours) in (None, found)
+    assert level_on_the_page(kind, variant, earlier, ours) in (None, found)
 
 
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("winner", FORMS.values(), ids=lambda form: form.name)
+@pytest.mark.parametrize("earlier", FORMS.values(), ids=lambda form: form.name)
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda variant: variant.name)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_every_pair_is_serial(lake: Lake, kind: Kind, variant: Variant, winner: Form) -> None:
+def test_every_pair_is_serial(lake: Lake, kind: Kind, variant: Variant, earlier: Form) -> None:
     """The whole."""
     for ours in FORMS.values():
-        if has_statement(kind, winner) and has_statement(kind, ours):
-            level(lake, kind, ours, winner, variant)
+        if has_statement(kind, earlier) and has_statement(kind, ours):
+            level(lake, kind, ours, earlier, variant)
 
 
 # ---------------------------------------------------------------------------------------------------------------- the page
 
 
 def said() -> dict[tuple[str, str], list[str]]:
-    """Levels on the page: by statement and winner, those of the variants shown."""
+    """Reads the levels on the page: by statement and winning statement, those of the variants shown."""
     lines = [line for line in PAGE.read_text(encoding="utf-8").split(MARK)[1].split("\n") if line.startswith("|")]
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     winners = table[0][1:]
     return {
-        (row[0], winner): cell.split(" · ") for row in table[2:] for winner, cell in zip(winners, row[1:], strict=True)
+        (row[0], earlier): cell.split(" · ")
+        for row in table[2:]
+        for earlier, cell in zip(winners, row[1:], strict=True)
     }
 
 
@@ -174,8 +176,8 @@ def test_the_page_says_at_which_level_each_pair_ends(lake: Lake) -> None:
     lines = [f"| | {' | '.join(FORMS)} |", "|---" * (len(FORMS) + 1) + "|"]
     for ours in FORMS.values():
         cells = [
-            " · ".join(str(level(lake, PLAIN, ours, winner, VARIANTS[name])) for name in SHOWN)
-            for winner in FORMS.values()
+            " · ".join(str(level(lake, PLAIN, ours, earlier, VARIANTS[name])) for name in SHOWN)
+            for earlier in FORMS.values()
         ]
         lines.append(f"| {ours.name} | {' | '.join(cells)} |")
     text = PAGE.read_text(encoding="utf-8")
@@ -186,7 +188,7 @@ def test_the_page_says_at_which_level_each_pair_ends(lake: Lake) -> None:
     assert text == expected
 
 
-# ------------------------------------------------------------------------------------------------------ several winners
+# ---------------------------------------------------------------------------------------------- several winning commits
 
 EVERY = Parts((0, 1, 2, 3, 4), 8, (101,), 1)
 CHAINS: dict[str, tuple[str, str, list[tuple[str, Parts]]]] = {
@@ -253,8 +255,8 @@ LONG_CHAINS = tuple(CHAINS)[::2]
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.matrix] if name in LONG_CHAINS else []) for name in CHAINS]
 )
-def test_a_chain_of_winners_is_followed(lake: Lake, name: str) -> None:
-    """The winners commit one after the other; the first one's commit follows all of them."""
+def test_a_statement_rebases_onto_a_chain_of_commits(lake: Lake, name: str) -> None:
+    """The other statements commit one after the other; the first statement is rebased onto all of them."""
     kind, ours, winners = CHAINS[name]
     lake.follow(KINDS[kind], FORMS[ours], OURS, *((FORMS[form], parts) for form, parts in winners))
 
@@ -288,8 +290,8 @@ def test_a_merge_that_assigns_what_its_table_says_sees_what_was_committed_meanwh
     assert [row.n for row in read(path).values() if row.id == 10] == [71]
 
 
-def test_a_row_that_was_matched_and_not_written_counts_when_it_is_gone(lake: Lake) -> None:
-    """MERGE left a matched row as it was; the winner deletes it; so its key is inserted."""
+def test_a_row_that_was_matched_and_not_written_counts_when_it_is_deleted(lake: Lake) -> None:
+    """MERGE left a matched row unchanged; the winning commit deletes the row; so the key is inserted."""
     path = lake.copy(PLAIN, lake.first(PLAIN).path)
     staged = lake.stage(
         f"MERGE INTO delta.`{path}` t USING (SELECT id FROM range(10, 12)) s ON t.id = s.id "
@@ -304,7 +306,7 @@ def test_a_row_that_was_matched_and_not_written_counts_when_it_is_gone(lake: Lak
 def test_a_file_whose_partition_is_null_is_read_again_as_it_was(
     lake: Lake, session: SparkSession, tmp_path: Path
 ) -> None:
-    """The statement is executed on its removed files anew, and removals do not say which partition values are null."""
+    """The statement is re-executed on its removed files, and removals do not say which partition values are null."""
     path = tmp_path / "t"
     properties = "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
     session.sql(f"CREATE TABLE delta.`{path}` (id INT, p INT) USING delta PARTITIONED BY (p) {properties}")
@@ -360,7 +362,7 @@ def test_an_optimize_of_a_clustered_table_leaves_out_rows_that_were_deleted(lake
 
 
 @pytest.mark.slow
-def test_what_winners_brought_is_found_whatever_their_files_say_of_themselves(
+def test_concurrently_added_rows_are_found_whatever_the_statistics_of_their_files(
     session: SparkSession, tmp_path: Path
 ) -> None:
     """Statistics rule files out, and rows are looked for in the others: what is found is what the condition holds for.
@@ -476,7 +478,7 @@ def test_the_stock_statement_fails_where_ours_does_not(
 
 
 def raced(session: SparkSession, table: Any, path: Path, rival: str, folder: Path) -> BaseException | None:
-    """How a MERGE that adds 100 to the row 11 ends if a stock statement commits while it runs."""
+    """Runs a MERGE that adds 100 to the row 11 while a stock statement commits; returns its outcome."""
     started, released = folder / f"{path.name} started", folder / f"{path.name} released"
     slow = waits_for(session.createDataFrame([(11,)], "id BIGINT").coalesce(1), started, released)
     merge = table.alias("t").merge(slow.alias("s"), "t.id = s.id").whenMatchedUpdate(set={"n": "t.n + 100"})

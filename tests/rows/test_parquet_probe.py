@@ -64,7 +64,7 @@ def holds(jvm: Jvm, folder: Path, file: dict[str, Any], condition: Condition, po
 
 
 def test_few_rows_of_a_large_file_are_read_by_their_columns(jvm: CountingJvm, tmp_path: Path) -> None:
-    """Rows at places in any row group are told apart by their values; a part of the file is read."""
+    """Rows at positions in any row group are distinguished by their values; only a part of the file is read."""
     file = write(tmp_path, ROWS)
     generator = random.Random(7)
     for place in (0, GROUP - 1, GROUP, ROWS - 1, *generator.sample(range(ROWS), 6)):

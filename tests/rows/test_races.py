@@ -46,7 +46,7 @@ def content(session: SparkSession, path: Path) -> tuple[list[str], Counter[tuple
 
 
 def followed(session: SparkSession, path: Path, ours: str, winners: Sequence[str]) -> Outcome:
-    """How a statement follows those that commit after it was computed; `{t}` stands for the table."""
+    """Rebases a statement onto statements that commit after it was computed; `{t}` stands for the table."""
     staged = computed(session, path, ours)
     one_by_one(session, path, winners)
     return publisher(session).finish(staged)
@@ -68,10 +68,10 @@ def one_by_one(session: SparkSession, path: Path, texts: Sequence[str]) -> None:
 # -------------------------------------------------------------------------------------------------------- the table's line
 
 
-def test_others_wait_for_a_put_and_not_while_a_statement_follows(
+def test_others_wait_for_a_put_and_not_for_a_rebase(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another one of the driver is put meanwhile; who has lost a put by that is not overtaken by a third."""
+    """Another statement of the driver is put meanwhile; one that lost a put by that is not overtaken by a third."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
     rows(session, *range(10)).coalesce(1).write.format("delta").mode("append").save(table)
     first, second, third = (
@@ -154,7 +154,7 @@ def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: S
 def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
     session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reservation holds those who pass a gate: it goes on until it is not overtaken, and not in silence."""
+    """A reservation stops only writers with a gate: the statement retries until it is not overtaken, and logs this."""
     table = make_table(session, tmp_path / "t")
     rows(session, 1, 2).write.format("delta").mode("append").save(table)
     dml = statement(session, f"DELETE FROM delta.`{table}` WHERE id = 2 AND now() > '2000-01-01'")
@@ -356,7 +356,7 @@ LONG = ("it follows changes of its own rows",)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.matrix] if name in LONG else []) for name in EVOLVING]
 )
-def test_a_merge_that_widens_the_table_is_followed_and_follows(
+def test_a_merge_that_widens_the_table_rebases_and_others_rebase_onto_it(
     session: SparkSession, first: Path, tmp_path: Path, name: str
 ) -> None:
     """The new column is there once, with what a serial run has in it: NULL in rows that the MERGE did not write."""
@@ -372,8 +372,8 @@ def test_a_merge_that_widens_the_table_is_followed_and_follows(
 
 
 @pytest.mark.parametrize("now", ["current_timestamp()", "'now'"])
-def test_the_time_that_an_update_says_is_one(session: SparkSession, tmp_path: Path, now: str) -> None:
-    """A row that comes in has the whole of it executed again: in parts it would say two times."""
+def test_an_update_writes_one_value_of_the_current_time(session: SparkSession, tmp_path: Path, now: str) -> None:
+    """A new matching row makes the whole statement run again: a partial rerun would write two different times."""
     table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT, at TIMESTAMP", enableDeletionVectors="true")
     one_by_one(session, tmp_path / "t", ["INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, id % 2, NULL FROM range(6)"])
     ours = f"UPDATE {{t}} SET at = {now} WHERE v = 0"

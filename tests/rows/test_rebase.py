@@ -1,4 +1,4 @@
-"""What a rebased commit carries beside rows: row ids, tokens, domains, the definition."""
+"""Contents of a rebased commit other than rows: row ids, tokens, domains, the definition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERED = {"baseRowId": 7, "defaultRowCommitVersion": 3}
 
 
 def rebased(reads: Reads, actions: list[Action], *won: Action) -> Any:
-    """The outcome for a commit whose rows no winner concerns."""
+    """Returns the outcome for a commit whose rows no winning commit concerns."""
     lost = Captured(version=Version(4), actions=tuple(actions), info={})
     protocol = rebase(Statement(reads=reads), lost, changes(Version(4), [won]))
     answer: Any = None
@@ -32,11 +32,11 @@ def rebased(reads: Reads, actions: list[Action], *won: Action) -> Any:
 
 @pytest.mark.parametrize("reads", [Reads.NOTHING, Reads.ROWS, Reads.PLACES])
 def test_new_files_are_numbered_by_the_transaction_that_commits(reads: Reads) -> None:
-    """Numbers of the lost commit may be a winner's by now; a file that keeps its place keeps its own, too."""
+    """A winning commit may have used the numbers of the lost commit; a file that keeps its path keeps its numbers, too."""
     high = Action("domainMetadata", {"domain": "delta.rowTracking", "configuration": '{"rowIdHighWaterMark":9}'})
     new = Action("add", {"path": "new", **NUMBERED, "later": 1})
-    winner = Action("domainMetadata", {"domain": "delta.rowTracking"})
-    found = rebased(reads, [high, Action("remove", {"path": "old", **NUMBERED}), new], winner)
+    earlier = Action("domainMetadata", {"domain": "delta.rowTracking"})
+    found = rebased(reads, [high, Action("remove", {"path": "old", **NUMBERED}), new], earlier)
     assert isinstance(found, Rebased)
     assert found.actions == (
         Action("remove", {"path": "old", **NUMBERED}),
@@ -53,12 +53,12 @@ def test_a_token_that_is_in_the_table_is_not_written_again(stored: int, *, is_su
 
 
 @pytest.mark.parametrize(
-    "winner", [Action("metaData", {}), Action("protocol", {}), Action("domainMetadata", {"domain": "d"})]
+    "earlier", [Action("metaData", {}), Action("protocol", {}), Action("domainMetadata", {"domain": "d"})]
 )
-def test_another_definition_has_the_statement_planned_again(winner: Action) -> None:
+def test_another_definition_has_the_statement_planned_again(earlier: Action) -> None:
     """Schema, protocol, or the same domain."""
     actions = [Action("domainMetadata", {"domain": "d"}), Action("add", {"path": "new"})]
-    assert isinstance(rebased(Reads.NOTHING, actions, winner), Again)
+    assert isinstance(rebased(Reads.NOTHING, actions, earlier), Again)
 
 
 def test_an_update_whose_file_was_replaced_is_executed_on_files_that_concern_it() -> None:
@@ -68,8 +68,8 @@ def test_an_update_whose_file_was_replaced_is_executed_on_files_that_concern_it(
         Action("add", {"path": "of its own"}),
     )
     lost = Captured(version=Version(4), actions=actions, info={})
-    winner = [Action("remove", {"path": "moved"}), Action("add", {"path": "copy"}), Action("add", {"path": "other"})]
-    protocol = rebase(Statement(reads=Reads.ROWS, is_divisible=True), lost, changes(Version(4), [winner]))
+    earlier = [Action("remove", {"path": "moved"}), Action("add", {"path": "copy"}), Action("add", {"path": "other"})]
+    protocol = rebase(Statement(reads=Reads.ROWS, is_divisible=True), lost, changes(Version(4), [earlier]))
     asked = protocol.send(None)
     assert isinstance(asked, FindEntered)
     assert sorted(file.path for file in asked.files) == ["copy", "other"]
@@ -99,7 +99,7 @@ def test_a_file_that_was_added_again_and_taken_is_not_brought_back(reads: Reads)
 
 
 def answered(protocol: Any, *steps: tuple[type, Any]) -> Published:
-    """How publishing ends when it asks this, and is told that."""
+    """Runs publishing with these expected effects and their answers; returns its end."""
     effect = protocol.send(None)
     for place, (asked, answer) in enumerate(steps):
         assert isinstance(effect, asked)
@@ -130,7 +130,7 @@ def test_a_stock_commit_that_arrived_though_its_store_denied_it_is_known_again()
 
 
 @pytest.mark.parametrize(("stored", "is_superseded"), [(4, False), (6, True)])
-def test_tokens_that_came_while_it_was_executed_again_fence(stored: int, *, is_superseded: bool) -> None:
+def test_tokens_that_were_committed_during_a_re_execution_fence(stored: int, *, is_superseded: bool) -> None:
     """They are in the snapshot of the second execution, which does not look at them."""
     reads = Statement(reads=Reads.NOTHING)
     first, second = (Captured(version=Version(version), actions=NEW, info={}) for version in (4, 6))

@@ -27,7 +27,7 @@ from tests.delta.delta_tables import make_table, rows
 
 
 def scratch_log(folder: Path, *, age_s: float) -> Path:
-    """What a process leaves that was killed so long ago; a folder's time is that of its last file."""
+    """Makes the files that a killed process left some time ago; a folder's time is that of its last file."""
     log = folder / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020d}.json").write_text("{}\n")
@@ -87,7 +87,7 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     assert not any(Path(path).name in gate for gate in known)
 
 
-def test_a_scratch_log_is_told_from_memory(session: SparkSession, tmp_path: Path) -> None:
+def test_a_scratch_log_is_recognized_from_memory(session: SparkSession, tmp_path: Path) -> None:
     """Delta lists a log several times for a statement; its commit is on disk, too, as Spark reads commits past the log store."""
     table, jvm = make_table(session, tmp_path / "t"), Jvm(session)
     definition = (Path(table) / "_delta_log" / f"{0:020d}.json").read_text()
@@ -132,14 +132,14 @@ def test_small_files_are_read_once(session: SparkSession, tmp_path: Path, monkey
     ours = [staged(1), staged(2)]
     session.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
     assert [finish(one).level for one in ours] == [2, 2]
-    # What the file had before them, what the winner gave it, and one of each of ours; what came of these was written here.
+    # The file's earlier vector, the winning commit's vector, and one of each of our executions, whose results were written here.
     assert len(read) == len(set(read)) == 4, read
     assert sorted(row.id for row in session.read.format("delta").load(table).collect()) == [*range(4, 20)]
     read.clear()
     ours = [staged(4), staged(5)]
     rows(session, -1, 200).write.format("delta").mode("append").save(table)
     assert [finish(one).level for one in ours] == [1, 2]
-    # The rows of the first winner, which statistics do not rule out, and the vectors of both.
+    # The rows of the first winning commit, which statistics do not rule out, and the vectors of both commits.
     assert len(read) == len(set(read)) == 3, read
 
 
@@ -204,7 +204,7 @@ def test_a_merge_is_executed_again_on_what_came_alone(
     assert (result.level, result.reasons) == (3, (KEYS_CAME,))
     expected = {0: "am", 2: "a", 3: "a", 4: "a", 5: "a", 10: "xm", 12: "kept", 13: "z"}
     assert {row.id: row.v for row in session.read.format("delta").load(table).collect()} == expected
-    # Files of the first execution stand beside those of the second one, which are in the overlay's folder.
+    # Files of the first execution and those of the second, which are in the overlay's folder.
     assert {file.name for file in (tmp_path / "t").glob("*.parquet")} == before
     if feed == "true":
         feeds = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", result.version)

@@ -45,7 +45,7 @@ def members(hint: Any) -> tuple[Any, ...]:
 
 
 def is_within(narrow: Any, wide: Any) -> bool:
-    """Whether whatever has the one type has the other, too."""
+    """Returns whether every value of the one type has the other type, too."""
 
     def fits(one: Any, other: Any) -> bool:
         return one == other or (

@@ -41,7 +41,7 @@ def test_every_version_is_the_serial_replay_of_the_log(session: SparkSession, tm
     print(f"{report.HEAD}\n{report}")
     assert report.commits > 0
     followed = [record for record in report.records.values() if record.version is not None and (record.level or 0) > 0]
-    assert followed, "nobody lost a race: what is compared is what stock Delta does alone"
+    assert followed, "no statement was rebased: this compares only what stock Delta does alone"
     assert not report.mismatches, f"{run}\n" + "\n".join(report.mismatches)
 
 
@@ -64,12 +64,12 @@ class History:
 
     @property
     def reads(self) -> Reads:
-        """What they are said to have read."""
+        """Returns the values that they are said to have read."""
         ended = [(number, ops) for number, (type_, ops) in enumerate(self.transactions) if type_ == "ok"]
         return {(number, place): op[2] for number, ops in ended for place, op in enumerate(ops) if op[0] == "r"}
 
     def serial(self, order: Sequence[int]) -> tuple[Reads, Mapping[str, Sequence[int]]]:
-        """What transactions read, run in this order on empty lists, and the lists afterwards."""
+        """Returns the reads of transactions that run in this order on empty lists, and the lists afterwards."""
         lists: dict[str, list[int]] = {}
         reads: dict[tuple[int, int], list[int]] = {}
         for number in order:
@@ -105,7 +105,7 @@ class Translation(Protocol):
     columns: str
 
     def base(self, table: str, keys: Sequence[str]) -> str | None:
-        """What the table needs before."""
+        """Returns the rows that the table needs before."""
         ...
 
     def text(self, table: str, number: int, ops: Sequence[Op]) -> str:
@@ -113,12 +113,12 @@ class Translation(Protocol):
         ...
 
     def found(self, session: SparkSession, table: str) -> tuple[Reads, Mapping[str, Sequence[int]]]:
-        """What was read, and the lists."""
+        """Returns the values that were read, and the lists."""
         ...
 
 
 class _ByKey:
-    """One row for each key: its list, and who read it."""
+    """A row for each key: its list, and its readers."""
 
     columns = "k STRING, list ARRAY<INT>, seen ARRAY<STRUCT<number: INT, place: INT, list: ARRAY<INT>>>"
 
@@ -242,7 +242,7 @@ TRANSLATIONS: Sequence[Translation] = (AsMerge(), AsUpdate(), AsInsert())
 
 
 def is_short(history: History, translation: Translation) -> bool:
-    """Whether it is not left to the long tests: each anomaly in one translation, each translation of every third one."""
+    """Returns whether the short tests include it: each anomaly in one translation, each translation of every third anomaly."""
     return translation is TRANSLATIONS[ANOMALIES.index(history) % len(TRANSLATIONS)]
 
 

@@ -1,4 +1,4 @@
-"""What SQL text may say, and is published as any statement: defaults, frames and values by name, a table by its path."""
+"""SQL texts that are rebased like any statement: defaults, frames and values by name, a table by its path."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_a_default_is_known_of_its_table(session: SparkSession, made: str, value
     assert rows(session, made) == Counter([(1, 1), (2, 0), (3, 0), (4, 0), (9, 7)])
 
 
-@pytest.mark.parametrize(("winner", "level", "second"), [("v = 0 WHERE id = 2", 2, 0), ("v = 0 WHERE id = 1", 4, 2)])
-def test_a_default_may_be_assigned(session: SparkSession, made: str, winner: str, level: int, second: int) -> None:
+@pytest.mark.parametrize(("earlier", "level", "second"), [("v = 0 WHERE id = 2", 2, 0), ("v = 0 WHERE id = 1", 4, 2)])
+def test_a_default_may_be_assigned(session: SparkSession, made: str, earlier: str, level: int, second: int) -> None:
     """Rows of others in the same file do not concern such an UPDATE; what it is executed on again is the table that has it."""
     session.sql(f"OPTIMIZE {made}")
-    ended = follow(session, f"UPDATE {made} SET v = DEFAULT WHERE id = 1", f"UPDATE {made} SET {winner}")
+    ended = follow(session, f"UPDATE {made} SET v = DEFAULT WHERE id = 1", f"UPDATE {made} SET {earlier}")
     assert ended.level == level
     assert rows(session, made) == Counter([(1, 7), (2, second), (3, 3), (4, 4)])
 
@@ -61,7 +61,7 @@ def test_frames_and_values_stand_in_the_text_by_name(session: SparkSession, made
     assert not [table for table in session.catalog.listTables() if table.name.startswith("_pyspark")]
 
 
-def test_an_insert_of_a_frame_by_name_follows_others_as_it_is(session: SparkSession, made: str) -> None:
+def test_an_insert_of_a_frame_by_name_is_rebased_unchanged(session: SparkSession, made: str) -> None:
     """It reads nothing of the table, whatever its text names, and is not executed again."""
     frame = session.createDataFrame([(8, 80)], "id BIGINT, v BIGINT")
     for text in (
@@ -78,8 +78,8 @@ def test_an_insert_of_a_frame_by_name_follows_others_as_it_is(session: SparkSess
 
 
 @pytest.mark.slow
-def test_a_purge_loses_no_race(session: SparkSession, made: str) -> None:
-    """Rows that others hide meanwhile are hidden in the files that it wrote; it is shown as what it is."""
+def test_a_purge_rebases_onto_concurrent_commits(session: SparkSession, made: str) -> None:
+    """Rows that others mark meanwhile are marked in its new files; the history shows the purge as REORG."""
     session.sql(f"INSERT INTO {made} SELECT id + 10, id FROM range(10)").collect()
     session.sql(f"DELETE FROM {made} WHERE id IN (11, 12)")
     ended = follow(session, f"REORG TABLE {made} APPLY (PURGE)", f"DELETE FROM {made} WHERE id IN (2, 13)")
@@ -105,7 +105,7 @@ def test_parameters_need_a_setting_of_spark(session: SparkSession, made: str) ->
 
 
 def test_a_table_may_be_optimized_by_its_path_alone(session: SparkSession, made: str) -> None:
-    """It loses no race to a DELETE, as it does where the table is named."""
+    """It is rebased onto a concurrent DELETE, as where the table is named."""
     path = made.removeprefix("delta.`").removesuffix("`")
     ended = follow(session, f"OPTIMIZE '{path}'", f"DELETE FROM {made} WHERE id = 2")
     assert (ended.level, ended.attempts) == (2, 1)
@@ -120,11 +120,11 @@ def test_names_of_columns_may_have_dots(session: SparkSession, tmp_path: Path) -
     rows_.write.format("delta").mode("append").save(path)
     merge = (
         f"MERGE INTO delta.`{path}` t USING (SELECT * FROM VALUES (1L), (-1L) AS v(id)) s ON t.id = s.id "
-        "WHEN NOT MATCHED THEN INSERT (id, `a.b`) VALUES (s.id, 'anew')"
+        "WHEN NOT MATCHED THEN INSERT (id, `a.b`) VALUES (s.id, 'new')"
     )
     ended = follow(session, merge, f"DELETE FROM delta.`{path}` WHERE id < {many}")
     assert ended.level == 4
-    left = Counter({(n, "x"): 1 for n in range(many, 2 * many)} | {(1, "anew"): 1, (-1, "anew"): 1})
+    left = Counter({(n, "x"): 1 for n in range(many, 2 * many)} | {(1, "new"): 1, (-1, "new"): 1})
     assert rows(session, f"delta.`{path}`") == left
 
 
@@ -172,7 +172,9 @@ def test_the_time_of_loading_is_what_it_was_when_the_merge_was_executed(session:
     assert found[0] == (1, found[-1][1])
 
 
-def test_a_table_named_in_the_catalog_is_followed_on(session: SparkSession, made: str, tmp_path: Path) -> None:
+def test_a_statement_on_a_table_named_in_the_catalog_is_rebased(
+    session: SparkSession, made: str, tmp_path: Path
+) -> None:
     by_path = statement(session, f"DELETE FROM {made}")
     assert by_path is not None
     session.sql("DROP TABLE IF EXISTS named")
@@ -228,7 +230,7 @@ TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')
 def test_a_text_on_padded_columns_is_executed_again_as_sql(
     session: SparkSession, tmp_path: Path, partitioned: str
 ) -> None:
-    """CHAR and VARCHAR: rows that came in between are found as SQL finds them. A MERGE on a CHAR column fails in Delta itself."""
+    """CHAR and VARCHAR: concurrently added rows are found as SQL finds them. A MERGE on a CHAR column fails in Delta itself."""
     statements = (
         "DELETE FROM {made} WHERE c = 'ab'",
         "UPDATE {made} AS t SET v = t.v + 10, w = 'new' WHERE t.c = 'ab' AND n = 'name'",
@@ -239,11 +241,11 @@ def test_a_text_on_padded_columns_is_executed_again_as_sql(
             made = f"delta.`{tmp_path / f'{number}{is_ours}'}`"
             session.sql(CHARS.format(made=made, partitioned=partitioned))
             session.sql(f"INSERT INTO {made} VALUES ('x', 'w', 'n', 1), ('y', 'w', 'n', 2)")
-            winner = f"INSERT INTO {made} VALUES ('ab', 'w', 'name', 3)"
+            earlier = f"INSERT INTO {made} VALUES ('ab', 'w', 'name', 3)"
             if is_ours:
-                assert follow(session, text.format(made=made), winner).level == 4, text
+                assert follow(session, text.format(made=made), earlier).level == 4, text
             else:
-                session.sql(winner)
+                session.sql(earlier)
                 session.sql(text.format(made=made))
             found.append(rows(session, made))
         assert found[0] == found[1], text

@@ -29,16 +29,16 @@ from lakegate.rows.transaction import UNSERVED_FEATURES, Outcome
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows
 
 
-def follow(session: SparkSession, ours: str, winner: str) -> Outcome:
-    """How a statement follows one that commits after it was computed."""
+def follow(session: SparkSession, ours: str, earlier: str) -> Outcome:
+    """Commits a statement after another one that committed since the first was computed; returns its outcome."""
     dml = statement(session, ours)
     assert dml is not None
     staged = publisher(session).stage(dml)
-    lakegate.sql(session, winner)
+    lakegate.sql(session, earlier)
     return publisher(session).finish(staged)
 
 
-def test_an_optimize_that_lost_its_race_returns_what_stock_does(
+def test_an_optimize_that_lost_its_version_returns_what_stock_does(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same columns, and the same numbers where the history has them: who reads `metrics.filesAdded.totalSize` still can."""
@@ -116,8 +116,8 @@ def test_numbers_of_an_identity_column_are_given_once(
         (f"DELETE FROM {t} WHERE v = 2", f"UPDATE {t} SET v = 2 WHERE v = 3", 2, [2, 3], [], 0),
         (f"INSERT INTO {t} (v) VALUES (60)", f"OPTIMIZE {t}", 1, [], [60], 1),
     )
-    for ours, winner, level, gone, came, new in races[:number]:
-        assert follow(session, ours, winner).published.level == level, ours
+    for ours, earlier, level, gone, came, new in races[:number]:
+        assert follow(session, ours, earlier).published.level == level, ours
         now = numbers(session, t)
         values = Counter(v for v, _ in now)
         values.subtract(v for v, _ in before)
@@ -148,12 +148,12 @@ def numbers(session: SparkSession, t: str) -> list[tuple[int, int]]:
     ],
 )
 @pytest.mark.parametrize("vectors", ["true", "false"])
-def test_files_that_were_added_again_in_their_place_may_go_afterwards(
+def test_files_that_were_added_again_may_be_removed_later(
     session: SparkSession, tmp_path: Path, ours: str, left: list[int], vectors: str
 ) -> None:
-    """As where row tracking is switched on, or statistics are computed: commits of additions, of files that were there.
+    """Enabling row tracking or computing statistics commits additions of existing files.
 
-    One of them is then taken, and a statement that had written it anew must not bring its rows back.
+    One of these files is then removed, and a statement that had rewritten it must not bring its rows back.
     """
     table = make_table(session, tmp_path / "t", enableDeletionVectors=vectors)
     for numbers_ in (range(6), range(6, 8)):
@@ -251,16 +251,16 @@ def original(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.mark.parametrize(
     "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.matrix) for name in RACES]
 )
-def test_a_shallow_clone_is_followed_on_as_any_table(
+def test_a_statement_on_a_shallow_clone_is_rebased_as_on_any_table(
     session: SparkSession, original: Path, tmp_path: Path, name: str
 ) -> None:
     """Its files and vectors are those of another table, named absolutely; that table stays as it is."""
-    ours, winner, level, becomes = RACES[name]
+    ours, earlier, level, becomes = RACES[name]
     files = {file: file.read_bytes() for file in original.rglob("*") if file.is_file()}
     clone = f"delta.`{tmp_path / 'clone'}`"
     made = lakegate.DeltaTable.forPath(session, str(original)).clone(str(tmp_path / "clone"), isShallow=True)
     assert isinstance(made, lakegate.DeltaTable)
-    ended = follow(session, ours.format(t=clone), winner.format(t=clone))
+    ended = follow(session, ours.format(t=clone), earlier.format(t=clone))
     assert ended.published.level == level
     after = {id_: becomes.get(id_, id_) for id_ in range(16) if id_ != 1}
     assert rows_of(session, clone) == Counter({(id_, v): 1 for id_, v in after.items() if v is not None})
@@ -332,7 +332,7 @@ def test_iceberg_compatibility_is_refused_where_it_loses(session: SparkSession, 
     assert rows_of(session, t) == Counter([(1, 1), (2, 2), (3, 3)])
 
 
-def test_a_put_that_its_store_took_for_anothers_is_found_there_too(
+def test_a_put_that_its_store_took_for_another_writers_is_recognized(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a store sends a put again whose answer was lost, it meets its own: it is not said that nothing was written."""
@@ -373,7 +373,7 @@ def test_a_table_whose_commits_a_catalog_makes_is_refused_before_anything_is_exe
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_statement_does_not_follow_one_that_gave_the_table_to_a_catalog(
+def test_a_statement_does_not_rebase_onto_a_commit_that_gave_the_table_to_a_catalog(
     session: SparkSession, tmp_path: Path
 ) -> None:
     """Nor is it executed again: this JVM has not read the table since."""

@@ -53,22 +53,22 @@ def redefined(session: SparkSession, table: TableLocation) -> None:
 
 @pytest.mark.also_without_caches
 @pytest.mark.parametrize("vectors", ["true", "false"])
-@pytest.mark.parametrize("winner", [appended, changed])
+@pytest.mark.parametrize("earlier", [appended, changed])
 def test_what_is_executed_again_on_some_files_has_the_token(
-    session: SparkSession, tmp_path: Path, vectors: str, winner: Callable[[SparkSession, TableLocation], None]
+    session: SparkSession, tmp_path: Path, vectors: str, earlier: Callable[[SparkSession, TableLocation], None]
 ) -> None:
-    """Also where nothing of the first execution stays; and the step is told with it."""
+    """Also where nothing of the first execution remains; and the token names the step."""
     table = table_of(session, tmp_path, vectors=vectors)
     before = publisher(session).stage(dml_of(session, table, UPDATE))
-    winner(session, table)
+    earlier(session, table)
     assert finish(before, TOKEN).level == 3
     last = commit_paths(table)[-1].read_text()
     assert (commit_tokens(last), commit_info(last)["userMetadata"]) == ({OWN: TOKEN.number}, TOKEN.user_metadata)
 
 
 @pytest.mark.also_without_caches
-def test_a_successor_that_began_before_it_was_executed_again_fences(session: SparkSession, tmp_path: Path) -> None:
-    """Who stood still for a whole turn writes nothing, though the execution has seen the successor's entry."""
+def test_a_successor_that_began_before_the_re_execution_fences(session: SparkSession, tmp_path: Path) -> None:
+    """A job that was paused for a whole turn writes nothing, although the execution has seen the successor's entry."""
     table = table_of(session, tmp_path)
     dml = dml_of(session, table, UPDATE)
     executions: list[int] = []
@@ -95,10 +95,10 @@ def test_a_successor_that_began_before_it_was_executed_again_fences(session: Spa
         ("MERGE INTO T t USING (SELECT 6L AS k) s ON t.id = s.k WHEN MATCHED THEN DELETE", [*range(6), 7]),
     ],
 )
-def test_what_found_nothing_looks_at_what_came_before_its_turn(
+def test_a_statement_that_found_nothing_checks_commits_made_before_its_turn(
     session: SparkSession, tmp_path: Path, text: str, left: list[int]
 ) -> None:
-    """It had no commit to be made to follow; where nothing came there is nothing to do."""
+    """It had no commit to rebase; without concurrent commits it does nothing."""
     table = table_of(session, tmp_path)
     dml = dml_of(session, table, text)
     assert publisher(session).finish(publisher(session).stage(dml), TOKEN).published.version is None
@@ -110,9 +110,9 @@ def test_what_found_nothing_looks_at_what_came_before_its_turn(
     assert commit_tokens(commit_paths(table)[version].read_text()) == {OWN: TOKEN.number}
 
 
-@pytest.mark.parametrize("winner", [appended, redefined])
+@pytest.mark.parametrize("earlier", [appended, redefined])
 def test_a_single_write_may_be_executed_again(
-    session: SparkSession, tmp_path: Path, winner: Callable[[SparkSession, TableLocation], None]
+    session: SparkSession, tmp_path: Path, earlier: Callable[[SparkSession, TableLocation], None]
 ) -> None:
     """Its first execution has taken the number out of the session's settings, as any write would that is the last one."""
     table, own = table_of(session, tmp_path), session.newSession()
@@ -128,12 +128,12 @@ def test_a_single_write_may_be_executed_again(
             return dml.execute()
         finally:
             gate.unreserve(table, "so that its commit is kept")
-            winning = threading.Thread(target=winner, args=(session, table))
+            winning = threading.Thread(target=earlier, args=(session, table))
             winning.start()
             winning.join()
 
     with single_write(own, TOKEN):
         published = publisher(session).publish(replace(dml, execute=execute)).published
         assert own.conf.get(NUMBER_CONF, None) is None, "a second write is refused as ever"
-    assert published.level == (3 if winner is appended else 4)
+    assert published.level == (3 if earlier is appended else 4)
     assert commit_tokens(commit_paths(table)[-1].read_text()) == {OWN: TOKEN.number}

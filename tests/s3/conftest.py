@@ -18,7 +18,7 @@ from tests.s3.drivers import Asked
 
 @pytest.fixture(scope="session")
 def aws_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServer]:
-    """One server for all tests, with the bucket `lake`."""
+    """Starts one server for all tests, with the bucket `lake`."""
     with aws_server(tmp_path_factory.mktemp("aws")) as server:
         boto3.client("s3", **server.client_options()).create_bucket(
             Bucket="lake", CreateBucketConfiguration={"LocationConstraint": REGION}
@@ -47,7 +47,7 @@ def asked(aws_running: AwsServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def s3(aws: AwsServer) -> Any:
-    """A client of its own, beside the one of the JVM."""
+    """Returns a client of its own, in addition to the JVM's."""
     return boto3.client("s3", **aws.client_options())
 
 

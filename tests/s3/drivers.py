@@ -19,7 +19,7 @@ def conf_for(aws: AwsServer) -> dict[str, str]:
 
 
 class Process:
-    """A Python process that is told and tells lines."""
+    """A Python process that reads and writes lines."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._log = log
@@ -40,7 +40,7 @@ class Process:
         self.process.stdin.flush()
 
     def said(self) -> str:
-        """Its next line."""
+        """Returns its next line."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline().rstrip("\n")
         assert line, self._log.read_text()[-3000:]
@@ -73,7 +73,7 @@ class Asked(Process):
         assert self.said() == "ready"
 
     def ask(self, step: str, *arguments: Any) -> Any:
-        """What the function gave."""
+        """Returns the function's result."""
         self.tell(json.dumps([step, arguments]))
         answer = json.loads(self.said())
         assert "error" not in answer, answer["error"]

@@ -1,4 +1,4 @@
-"""What a test may ask of a Spark driver on S3; each function runs there, and its answer goes back as JSON.
+"""Functions that a test may call in a Spark driver on S3; each runs there, and its result goes back as JSON.
 
 python -m tests.s3.in_driver CONF
 """
@@ -64,7 +64,7 @@ def outside_of_its_turn(spark: SparkSession, table: str) -> dict[str, str]:
 
 
 def in_its_turn(spark: SparkSession, table: str) -> list[str]:
-    """What the table's history has of the same statements, the oldest first."""
+    """Returns the operations of the same statements from the table's history, the oldest first."""
     gate, location = Gate(spark), TableLocation(table)
     gate.grant(location, "A", 4, 600_000)
     with confs(spark, {JOB_CONF: "A"}):
@@ -75,7 +75,7 @@ def in_its_turn(spark: SparkSession, table: str) -> list[str]:
 
 
 def session_with(spark: SparkSession, log_store: str, conf: dict[str, str]) -> str:
-    """What the session that runs is refused with, or "fit"."""
+    """Returns the error that refuses the running session, or "fit"."""
     return _refused(lambda: lakegate.session("again", s3=True, log_store=log_store, conf=conf))
 
 

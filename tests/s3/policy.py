@@ -1,4 +1,4 @@
-"""What the how-to pages say that a policy must allow, and what requests need."""
+"""The actions that a policy must allow by the how-to pages, and the actions that requests need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.docs.markdown import DOCS, fences
 S3_PAGE = DOCS / "how-to" / "use-s3.md"
 DYNAMODB_PAGE = DOCS / "how-to" / "use-s3-with-dynamodb.md"
 TO_MAKE_THE_TABLE = {"dynamodb:CreateTable", "dynamodb:UpdateTimeToLive"}
-"""Told beside the policy, for whoever makes the table of entries."""
+"""Named next to the policy, for the user who creates the table of entries."""
 OF_KIND = {
     "GET": ("s3:GetObject",),
     "HEAD": ("s3:GetObject",),

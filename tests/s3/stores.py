@@ -1,4 +1,4 @@
-"""A log store of this JVM as a test calls it, and the bucket and the entries beside it."""
+"""A log store of this JVM as a test calls it, with direct access to its bucket and its entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBERS = itertools.count()
 
 
 class Store:
-    """One log store on a table of its own."""
+    """A log store on a table of its own."""
 
     def __init__(self, word: str, jvm: Any, conf: Any, s3: Any, dynamodb: Any) -> None:
         self._jvm, self._conf = jvm, conf
@@ -44,21 +44,21 @@ class Store:
             names.append(found.next().getPath().getName())
         return [int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdigit()]
 
-    # ------------------------------------------------------------------------------------- beside the store, by hand
+    # ---------------------------------------------------------------------------------- without the store, by hand
 
     def key(self, version: int) -> str:
-        """Of a commit in the bucket."""
+        """Returns the key of a commit in the bucket."""
         return f"{self.name}/_delta_log/{version:020}.json"
 
     def content(self, version: int) -> str | None:
-        """Of a commit as it is in the bucket."""
+        """Returns the content of a commit in the bucket."""
         try:
             return str(self._s3.get_object(Bucket="lake", Key=self.key(version))["Body"].read().decode().rstrip("\n"))
         except self._s3.exceptions.NoSuchKey:
             return None
 
     def put(self, version: int, content: str) -> None:
-        """As a writer that knows of no condition and no entry."""
+        """Puts a commit as a writer without conditions and entries does."""
         self._s3.put_object(Bucket="lake", Key=self.key(version), Body=f"{content}\n".encode())
 
     def remove(self, version: int) -> None:
@@ -66,7 +66,7 @@ class Store:
         self._s3.delete_object(Bucket="lake", Key=self.key(version))
 
     def begin(self, version: int, content: str, *, has_aside: bool = True) -> None:
-        """What a driver leaves that died before its commit had its name."""
+        """Makes the file and the entry of a driver that died before its commit had its name."""
         aside = f".tmp/{version:020}.json.0f8fad5b-d9cb-469f-a165-70867728950e"
         if has_aside:
             self._s3.put_object(Bucket="lake", Key=f"{self.name}/_delta_log/{aside}", Body=f"{content}\n".encode())
@@ -76,7 +76,7 @@ class Store:
         )
 
     def entry(self, version: int) -> dict[str, dict[str, str]] | None:
-        """Of a commit, as DynamoDB has it."""
+        """Returns the entry of a commit in DynamoDB."""
         found = self._dynamodb.get_item(TableName=ENTRIES, Key=self._entry_key(version), ConsistentRead=True)
         item: dict[str, dict[str, str]] | None = found.get("Item")
         return item

@@ -27,7 +27,7 @@ Look = Callable[..., list[Finding]]
 
 @pytest.fixture
 def look(jvm: Any, hadoop: Any) -> Look:
-    """What the doctor says of a table, but for what is right."""
+    """Returns the doctor's findings about a table, without those that are right."""
 
     def of(table: str, word: str = "conditional", *, is_deep: bool = False, is_mended: bool = False) -> list[Finding]:
         found = examine(jvm, hadoop, table, word, is_deep=is_deep, is_mended=is_mended, store_class=CLASSES[word])
@@ -170,7 +170,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_what_the_server_refuses_is_told_in_plain_words(aws: AwsServer, look: Look, store: Store, words: str) -> None:
+def test_a_refusal_of_the_server_is_reported_in_plain_words(
+    aws: AwsServer, look: Look, store: Store, words: str
+) -> None:
     """One fault with the reason; S3's answers go through its client, whose wording they take on."""
     location, fault = BAD[words]
     if fault is not None:

@@ -78,8 +78,8 @@ def test_a_commit_that_does_not_fit_on_the_disk_is_not_put_in_part(make: MakeSto
     assert store.content(1) == "ours"
 
 
-def test_a_commit_that_was_put_behind_our_back_is_kept(aws: AwsServer, make: MakeStore) -> None:
-    """A plain writer took the version: nothing of it is overwritten, and Delta is told that the version is taken."""
+def test_a_commit_of_a_plain_writer_is_kept(aws: AwsServer, make: MakeStore) -> None:
+    """A plain writer took the version: its commit is not overwritten, and Delta gets the error that the version is taken."""
     store = make("conditional")
     assert store.write(0, "zero") == "ok"
     store.put(1, "foreign")
@@ -91,7 +91,7 @@ def test_a_commit_that_was_put_behind_our_back_is_kept(aws: AwsServer, make: Mak
 def test_a_server_that_does_not_refuse_is_refused_before_the_first_commit(
     aws: AwsServer, make: MakeStore, s3: Any, what: Any
 ) -> None:
-    """An unsafe server is told by its own answers, once for each bucket and JVM, and no commit is put there."""
+    """An unsafe server is recognized by its own answers, once for each bucket and JVM, and no commit is put there."""
     s3.create_bucket(Bucket="unsafe", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     store = make("conditional")
     store.table = "s3a://unsafe/t"
@@ -133,7 +133,7 @@ def _dies(store: Store, aws: AwsServer, fault: Fault) -> None:
 
 @pytest.mark.parametrize("who", ["reader", "writer"])
 @pytest.mark.parametrize("state", STATES)
-def test_whoever_looks_next_ends_what_a_dead_driver_began(
+def test_the_next_reader_completes_the_commit_of_a_dead_driver(
     aws: AwsServer, make: MakeStore, state: str, who: str
 ) -> None:
     """The commit is in the table if its entry is, whole and once; the next version follows it."""
@@ -165,7 +165,7 @@ def test_what_cannot_be_mended_is_an_error_and_never_no_table(make: MakeStore) -
         assert "is complete by its entry, and is not there" in answer
 
 
-def test_entries_of_a_deleted_table_are_told(make: MakeStore) -> None:
+def test_entries_of_a_deleted_table_are_reported(make: MakeStore) -> None:
     """A new table under the old name would be refused its versions one day; it is refused the first."""
     store = make("dynamodb")
     assert (store.write(0, "zero"), store.write(1, "one")) == ("ok", "ok")
@@ -186,7 +186,7 @@ def test_a_writer_without_entries_is_detected(make: MakeStore) -> None:
 
 
 def test_a_writer_without_entries_that_took_a_version_under_way_is_detected(make: MakeStore) -> None:
-    """Whoever ends a commit finds another's in its place: that is told to readers and writers, and neither is overwritten."""
+    """The driver that completes a commit finds another one there: readers and writers get an error, and neither is overwritten."""
     store = make("dynamodb")
     assert store.write(0, "zero") == "ok"
     store.begin(1, "ours")
@@ -225,7 +225,7 @@ def test_entries_are_as_deltas_own_store_writes_them(make: MakeStore, dynamodb: 
 def test_another_table_of_entries_for_the_same_log_is_found_out(
     make: MakeStore, jvm: Any, hadoop: Any, s3: Any, dynamodb: Any
 ) -> None:
-    """A driver with a wrong table, or region: nothing is overwritten, and the first of the right ones that comes is told."""
+    """A driver with a wrong table, or region: nothing is overwritten, and the next driver with the right table gets an error."""
     right = make("dynamodb")
     elsewhere = jvm.org.apache.hadoop.conf.Configuration(hadoop)
     elsewhere.set("io.delta.storage.S3DynamoDBLogStore.ddb.tableName", "other_log")

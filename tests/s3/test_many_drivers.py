@@ -27,7 +27,7 @@ SLOW_PUTS = Fault("delay", kind="PUT", key=r"_delta_log/\d{20}\.json$", times=No
 
 
 class Driver:
-    """One JVM with a log store and no Spark."""
+    """A JVM with a log store and without Spark."""
 
     def __init__(self, name: str, command: list[str], settings: dict[str, str], log: Path) -> None:
         given = [f"{key}={value}" for key, value in settings.items()]
@@ -44,17 +44,17 @@ class Driver:
         self.process.stdin.flush()
 
     def answers(self, last: str) -> list[tuple[int, str]]:
-        """What it said up to a line: version and content of each commit that was acknowledged to it."""
+        """Reads its output up to a line: version and content of each commit that was acknowledged to it."""
         assert self.process.stdout is not None
         said = list(iter(lambda: self.process.stdout.readline().rstrip("\n") or "died", last))
         assert "died" not in said, self._log.read_text()[-3000:]
-        return told(said)
+        return acknowledged(said)
 
     def kill(self) -> list[tuple[int, str]]:
-        """Kills it with -9; what it was told before."""
+        """Kills it with -9; returns the commits that were acknowledged before."""
         assert self.process.stdout is not None
         self.process.kill()
-        return told(self.process.stdout.read().splitlines())
+        return acknowledged(self.process.stdout.read().splitlines())
 
     def end(self) -> None:
         """Ends it, if it has not been killed."""
@@ -65,7 +65,7 @@ class Driver:
                 pipe.close()
 
 
-def told(lines: list[str]) -> list[tuple[int, str]]:
+def acknowledged(lines: list[str]) -> list[tuple[int, str]]:
     """Version and content of each commit that was acknowledged."""
     return [(int(version), content) for version, _, content in (line.partition(" ") for line in lines)]
 
@@ -98,7 +98,7 @@ def drivers(start: Callable[[str], Driver]) -> list[Driver]:
 
 
 def race(drivers: list[Driver], store: str, table: str, commits: int = COMMITS) -> list[tuple[int, str]]:
-    """What all of them were told."""
+    """Returns the acknowledged commits of all drivers."""
     for driver in drivers:
         driver.begin(CLASSES[store], f"s3a://lake/{table}", commits)
     return [made for driver in drivers for made in driver.answers("end")]
@@ -148,10 +148,10 @@ LATE_MS = 2500
 @pytest.mark.spark
 @pytest.mark.jdk
 @pytest.mark.parametrize("step", STEPS)
-def test_a_driver_killed_in_a_commit_holds_up_nobody_and_takes_nothing_with_it(
+def test_a_driver_killed_in_a_commit_blocks_no_writer_and_loses_no_commit(
     aws: AwsServer, s3: Any, drivers: list[Driver], start: Callable[[str], Driver], step: str
 ) -> None:
-    """The others go on at once; what they were told stays, though the dead driver's request arrives long after it."""
+    """The others continue at once; acknowledged commits stay, although the dead driver's request arrives long afterwards."""
     store, request = STEPS[step]
     table, victim = f"{store}-{step.replace(' ', '-')}", start(step.replace(" ", "-"))
     victim.answers("ready")
@@ -182,7 +182,7 @@ def test_a_driver_killed_in_a_commit_holds_up_nobody_and_takes_nothing_with_it(
 @pytest.mark.spark
 @pytest.mark.jdk
 def test_deltas_own_store_loses_commits_in_the_same_race(aws: AwsServer, s3: Any, drivers: list[Driver]) -> None:
-    """The race is one: without conditions, acknowledged commits are overwritten, and no driver is told."""
+    """Control of the race: without conditions, acknowledged commits are overwritten, and no driver gets an error."""
     aws.fail(SLOW_PUTS)
     made = race(drivers, "single_driver", "stock")
 

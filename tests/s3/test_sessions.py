@@ -1,4 +1,4 @@
-"""A Spark session on S3: what the gate refuses there, which sessions are refused, and what a user is told of S3's refusals."""
+"""A Spark session on S3: commits that the gate refuses, sessions that are refused, and messages about S3's refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPARKS_OWN = "org.apache.spark.sql.execution.streaming.checkpointing.FileContext
 
 
 def keys(s3: Any, table: str, folder: str = "") -> set[str]:
-    """Of the bucket, below a table."""
+    """Returns the keys of the bucket below a table."""
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket="lake", Prefix=f"{table}/{folder}")
     return {found["Key"] for page in pages for found in page.get("Contents", ())}
 
@@ -38,7 +38,7 @@ def test_a_governed_table_takes_commits_in_turns_alone_and_vacuum_is_one(aws: Aw
     done = asked.ask("in_its_turn", "s3a://lake/governed")
     assert done == ["WRITE"] * 4 + ["DELETE", "OPTIMIZE", "VACUUM START", "VACUUM END"]
     gone = before - keys(s3, "governed")
-    assert gone, "there was nothing to delete, so nothing was proved"
+    assert gone, "VACUUM deleted no file, so nothing was proved"
     assert all(key.endswith(".parquet") for key in gone)
     assert needed(aws.requests()) == allowed(S3_PAGE)
 

@@ -58,9 +58,9 @@ for line in sys.stdin:
 def test_statements_of_two_drivers_are_their_serial_replay(
     aws: AwsServer, tmp_path: Path, log_store: str, statements: int
 ) -> None:
-    """Updates that do not commute, of the same rows, beside stock appends: the rows are those of the log's order."""
+    """Updates of the same rows that do not commute, concurrently with stock appends: the rows are those of the log's order."""
     table = f"s3a://lake/two-drivers-{log_store}"
-    # The first of the two is late with its commit, so it loses the race to the other, however the machine shares its cores.
+    # The first of the two commits late, so the other always commits before it, however the machine shares its cores.
     kind = "PUT" if log_store == "conditional" else "PutItem"
     aws.fail(Fault("delay", kind=kind, key=r"/0{19}2\.json", delay_ms=LATE_MS))
     drivers = [
@@ -78,7 +78,7 @@ def test_statements_of_two_drivers_are_their_serial_replay(
     finally:
         for driver in drivers:
             driver.end()
-    assert max(levels) > 0, "no statement lost a race: the drivers never met"
+    assert max(levels) > 0, "no statement was rebased: the drivers never met"
     entries = [one for one in aws.requests() if one.kind == "PutItem" and one.is_conditional]
     assert bool(entries) == (log_store == "dynamodb")
     assert [version for version, *_ in commits] == list(range(2 + 4 * statements))
@@ -96,7 +96,7 @@ def test_statements_of_two_drivers_are_their_serial_replay(
 
 
 def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3: Any, tmp_path: Path) -> None:
-    """Each record once, over a kill -9; batches are planned by conditional puts; the note beside the table names the store.
+    """Each record once, over a kill -9; batches are planned by conditional puts; the note next to the table names the store.
 
     Files of the source that are not read, or not as they are now, are named.
     """
@@ -135,7 +135,9 @@ def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3:
     assert all(one.is_conditional for one in planned)
 
 
-def test_a_source_is_listed_by_who_may_not_look_above_it(aws: AwsServer, s3: Any, jvm: Any, hadoop: Any) -> None:
+def test_a_source_is_listed_without_permission_to_list_its_parent(
+    aws: AwsServer, s3: Any, jvm: Any, hadoop: Any
+) -> None:
     """Rights that are given by prefix: whether the folder above is a Delta table is then not known."""
     s3.put_object(Bucket="lake", Key="closed/in/a.json", Body=b"{}")
     s3.put_object(Bucket="lake", Key="closed/_delta_log/0", Body=b"")

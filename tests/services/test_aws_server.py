@@ -46,7 +46,7 @@ def client(aws: AwsServer, service: str) -> Any:
 
 
 def put(s3: Any, key: str, body: bytes = b"ours", **more: str) -> str:
-    """How a conditional put of S3 ends: `200`, or the code of its error."""
+    """Makes a conditional put of S3; returns `200`, or the code of its error."""
     try:
         s3.put_object(Bucket=BUCKET, Key=key, Body=body, IfNoneMatch="*", **more)
     except ClientError as error:
@@ -55,7 +55,7 @@ def put(s3: Any, key: str, body: bytes = b"ours", **more: str) -> str:
 
 
 def put_item(db: Any, key: str) -> str:
-    """How a conditional put of DynamoDB ends."""
+    """Makes a conditional put of DynamoDB; returns its outcome."""
     try:
         db.put_item(TableName=TABLE, Item={"id": {"S": key}}, ConditionExpression="attribute_not_exists(id)")
     except ClientError as error:
@@ -64,7 +64,7 @@ def put_item(db: Any, key: str) -> str:
 
 
 def race(aws: AwsServer, service: str, one: Callable[[Any, str], str], prefix: str) -> list[Counter[str]]:
-    """How often each outcome was met at each key, by threads that all put the same keys at the same time."""
+    """Counts the outcomes at each key, for threads that all put the same keys at the same time."""
     outcomes = [Counter[str]() for _ in range(KEYS)]
     gate, noting = threading.Barrier(THREADS), threading.Lock()
 
@@ -85,7 +85,7 @@ def race(aws: AwsServer, service: str, one: Callable[[Any, str], str], prefix: s
 
 
 def test_of_many_conditional_puts_of_one_key_exactly_one_wins(aws: AwsServer) -> None:
-    """8 threads, 20 keys, S3 and DynamoDB: one winner each, and all others are told so."""
+    """8 threads, 20 keys, S3 and DynamoDB: one put of each key succeeds, and all others are refused."""
     lost = THREADS - 1
     assert race(aws, "s3", put, "race") == [Counter({"200": 1, "PreconditionFailed": lost})] * KEYS
     refused = Counter({"200": 1, "ConditionalCheckFailedException": lost})
@@ -93,7 +93,7 @@ def test_of_many_conditional_puts_of_one_key_exactly_one_wins(aws: AwsServer) ->
 
 
 def test_a_server_that_is_not_atomic_is_found_by_the_same_race(aws: AwsServer) -> None:
-    """So that the race above can fail, and for those who must refuse such a server."""
+    """The race above can fail; and code that must refuse such a server needs one."""
     aws.fail(Fault("race_condition", kind="PUT", times=None))
     assert any(found["200"] > 1 for found in race(aws, "s3", put, "unsafe"))
     aws.heal()
@@ -124,7 +124,7 @@ def test_a_lost_reply_was_carried_out_and_a_lost_request_was_not(aws: AwsServer)
 
 
 def test_errors_are_answered_before_or_after_the_work(aws: AwsServer) -> None:
-    """Only what fits, only so often, in the language of each service."""
+    """Only matching requests, only the given number of times, in the format of each service."""
     s3, db = client(aws, "s3"), client(aws, "dynamodb")
     aws.fail(
         Fault("error_before", kind="PUT", key="e-1$", status=503, code="SlowDown"),
@@ -148,14 +148,14 @@ def test_errors_are_answered_before_or_after_the_work(aws: AwsServer) -> None:
 
 
 def test_a_fault_befalls_each_nth_request(aws: AwsServer) -> None:
-    """And a delay comes beside another fault."""
+    """A delay may be combined with another fault."""
     db = client(aws, "dynamodb")
     aws.fail(Fault("error_before", kind="PutItem", times=None, each=3), Fault("delay", kind="PutItem", delay_ms=1.0))
     assert [put_item(db, f"each-{n}") for n in range(7)] == ["200", "200", "SlowDown", "200", "200", "SlowDown", "200"]
     assert [each.fault for each in aws.requests()] == ["delay", "", "error_before", "", "", "error_before", ""]
 
 
-def test_requests_are_told_by_kind_key_and_time(aws: AwsServer) -> None:
+def test_requests_are_recorded_by_kind_key_and_time(aws: AwsServer) -> None:
     """What a measurement counts: each request once, a delay in its time, and the bytes that were stored."""
     s3, db = client(aws, "s3"), client(aws, "dynamodb")
     aws.fail(Fault("delay", kind="PUT", times=None, delay_ms=30.0))

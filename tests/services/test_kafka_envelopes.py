@@ -93,7 +93,7 @@ def test_a_recorded_history_ends_as_at_the_source(kafka_servers: str, cdc_data: 
 
 
 @pytest.mark.kafka
-def test_retention_takes_nothing_from_who_has_read_all(kafka_servers: str) -> None:
+def test_retention_loses_nothing_that_was_read(kafka_servers: str) -> None:
     """The topic's last message is a tombstone, and another partition is empty from the beginning: both begin later on."""
     prefix = f"p{uuid.uuid4().hex}"
     topic = f"{prefix}.s.t"
@@ -152,7 +152,7 @@ def test_what_cannot_be_read_is_named(kafka_servers: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.kafka
-def test_a_topic_that_was_made_again_or_a_trimmed_partition_is_told(kafka_servers: str) -> None:
+def test_a_recreated_topic_or_a_trimmed_partition_is_reported(kafka_servers: str) -> None:
     """Its offsets mean other messages, though there are as many; of a partition that was added, what it lost was never read."""
     prefix = f"p{uuid.uuid4().hex}"
     topic = f"{prefix}.s.t"

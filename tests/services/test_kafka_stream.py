@@ -1,4 +1,4 @@
-"""A stream from a real Kafka broker: every record once, bad ones told apart, and the place of each known."""
+"""A stream from a real Kafka broker: every record once, bad records distinguished, and the offset of each known."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_a_topic_holds_is_read_or_refused_or_named(
 
 
 @pytest.mark.kafka
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_one_that_was_read(
+def test_a_recreated_topic_is_not_taken_for_the_one_that_was_read(
     spark: SparkSession, kafka_servers: str, tmp_path: Path
 ) -> None:
     """It has grown past the old offsets, so Spark would go on behind them; with a new checkpoint all of it is read."""

@@ -137,7 +137,7 @@ def test_three_topics_at_their_own_pace_with_a_give_up_and_a_new_partition(
     ]
 
 
-def test_records_that_retention_deleted_unread_stop_the_stream_until_it_is_told_to_go_on(
+def test_records_deleted_unread_by_retention_stop_the_stream_until_the_loss_is_accepted(
     spark: SparkSession, kafka_servers: str, tmp_path: Path
 ) -> None:
     """`status` counts them before; nothing is written; `failOnDataLoss: "false"` takes what is left."""
@@ -179,7 +179,7 @@ def login(password: str) -> dict[str, str]:
     }
 
 
-def test_a_broker_that_asks_who_is_there_lets_in_who_says_so(
+def test_a_broker_with_authentication_accepts_valid_credentials(
     spark: SparkSession, kafka_servers: str, kafka_sasl_port: int, tmp_path: Path
 ) -> None:
     """SASL options reach Spark's source as they are, and `status` logs in with them; with another password nothing is read."""

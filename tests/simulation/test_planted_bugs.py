@@ -211,7 +211,7 @@ class OfAZombie:
 
 
 def absent_is_absent(name: str, view: Any, mine: int, **_: Any) -> str | None:
-    """Who is not running holds nobody up, even over an unfinished batch."""
+    """Lets a job that is not running block no other job, even with an unfinished batch."""
     return name if view is None or (view.done <= mine and view.idle_since_ms is None and view.is_live) else None
 
 

@@ -18,7 +18,7 @@ BLOCKS = (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try)
 
 
 def faults(source: str, *, may_catch: frozenset[str] = frozenset()) -> list[str]:
-    """What in this source hides state from the simulator: function, line and reason."""
+    """Yields the places in this source that hide state from the simulator: function, line and reason."""
     return [
         f"{function.name}, line {line}: {reason}"
         for function in ast.walk(ast.parse(source))

@@ -91,7 +91,7 @@ def explored(
 
 
 @pytest.mark.parametrize(
-    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
+    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "rewrites", "no vectors"]
 )
 def test_every_pair_is_serial(*, marks: bool, has_vectors: bool) -> None:
     """Any two statements, with up to two lost requests, lost or late answers, or crashes."""
@@ -105,22 +105,22 @@ def test_the_change_feed_shows_each_commit() -> None:
 
 
 def test_three_at_once_are_serial_and_come_to_an_end() -> None:
-    """Chains of winners; nobody is executed more than three times, and every level is needed."""
+    """Chains of winning commits; no statement is executed more than three times, and every level is needed."""
     found = explored(FEW, 3, executions_max=3)
     assert found.violation == ""
     assert set(found.levels) == {0, 1, 2, 3, 4, 5}
 
 
-@pytest.mark.parametrize("marks", [True, False], ids=["marks", "writes anew"])
+@pytest.mark.parametrize("marks", [True, False], ids=["marks", "rewrites"])
 def test_a_row_that_was_moved_and_then_taken_is_missed_where_it_was_read(*, marks: bool) -> None:
     """It is in no file that the table had, nor in one that it has: all three of them, in every order, and twice each."""
     assert explored(READ_MOVED_TAKEN, 3, faults=int(marks), marks=marks).violation == ""
 
 
 @pytest.mark.parametrize(
-    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
+    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "rewrites", "no vectors"]
 )
-def test_what_follows_before_its_turn_is_serial(*, marks: bool, has_vectors: bool) -> None:
+def test_a_change_rebased_before_its_turn_is_serial(*, marks: bool, has_vectors: bool) -> None:
     """Any two statements that are computed ahead, follow the other once before they are put, and again as they are; or one
     of three twice."""
     assert explored(ALL, 2, follows=1, marks=marks, has_vectors=has_vectors).violation == ""
@@ -129,9 +129,9 @@ def test_what_follows_before_its_turn_is_serial(*, marks: bool, has_vectors: boo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
+    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "rewrites", "no vectors"]
 )
-def test_what_follows_an_append_before_that_is_put_is_serial(*, marks: bool, has_vectors: bool) -> None:
+def test_a_change_rebased_onto_an_append_before_that_is_put_is_serial(*, marks: bool, has_vectors: bool) -> None:
     """It may be put then, or another statement come first, or not come at all; what follows takes it up or not."""
     for change in ALL:
         assert (
@@ -144,7 +144,7 @@ def test_what_follows_an_append_before_that_is_put_is_serial(*, marks: bool, has
     assert explored(few, 3, follows=1, foresees=True, marks=marks, has_vectors=has_vectors).violation == ""
 
 
-def test_what_has_followed_ahead_is_not_put_after_its_successor() -> None:
+def test_a_change_rebased_ahead_of_its_turn_is_not_put_after_its_successor() -> None:
     """Its token is looked for from the first execution on, not only since it has last followed."""
     token = Action("txn", {"appId": "stream", "version": 7})
     staged = Captured(version=Version(3), actions=(Action("add", file_of("f", [(1, 1)])), token), info={})
@@ -158,7 +158,7 @@ def test_what_has_followed_ahead_is_not_put_after_its_successor() -> None:
 
 
 def test_a_planted_bug_leaves_nothing_behind() -> None:
-    """What is found afterwards is not what was remembered of it."""
+    """Later results do not come from a cache filled with the bug."""
     with planted(rebase, "_read_test", no_image_test):
         assert explored(READ_MOVED_TAKEN, 2).violation
     assert explored(READ_MOVED_TAKEN, 2).violation == ""
@@ -172,7 +172,7 @@ def test_a_reservation_stops_all_but_writers_without_a_gate() -> None:
     assert "was executed 4 times" in explored(few, 4, outside=frozenset({3}), executions_max=3).violation
 
 
-def test_a_reservation_is_taken_anew_before_each_execution() -> None:
+def test_a_reservation_is_renewed_before_each_execution() -> None:
     """It may have run out, or have been overlooked: who is overtaken all the same does not go on without one."""
     asked: list[str] = []
     protocol = commit_protocol.publish()
@@ -209,7 +209,7 @@ real_rebase, real_follow, real_is_free = rebase.rebase, commit_protocol._follow,
 
 
 def no_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
-    """Rows that came in are not looked at."""
+    """Ignores new matching rows."""
     if statement.reads is rebase.Reads.ROWS:
         return {}
     return (yield from real_read_test(statement, won, may_mark=may_mark))
@@ -223,7 +223,7 @@ def no_key_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protoc
 
 
 def no_pre_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
-    """A MERGE looks for rows that came, and not for those that it matched, did not write, and that are gone."""
+    """Lets a MERGE look for new rows, but not for deleted rows that it matched and did not write."""
     return (yield from real_read_test(replace(statement, writes_all_matched=True), won, may_mark=may_mark))
 
 
@@ -240,7 +240,7 @@ def condition_forgotten(statement: Statement, won: Changes, *, may_mark: bool) -
 
 
 def always_divided(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
-    """What differs from one execution to the next is executed in parts."""
+    """Executes in parts a statement whose result differs between executions."""
     return (yield from real_rebase(replace(statement, is_divisible=True), lost, won))
 
 
@@ -251,7 +251,7 @@ def inserts_divided(statement: Statement, lost: Captured, won: Changes) -> Proto
 
 
 def keys_that_came_left_as_they_are(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
-    """A MERGE keeps what it did, and rows that came with keys of its source are left as they are."""
+    """Lets a MERGE keep its result, and leaves new rows with keys of its source unchanged."""
     rebased = yield from real_rebase(statement, lost, won)
     is_one = isinstance(rebased, rebase.Partly) and rebased.reason == rebase.KEYS_CAME
     return rebase.Rebased(actions=rebased.kept, level=1) if is_one else rebased
@@ -275,18 +275,18 @@ def union_always(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) 
 
 
 def nothing_is_restored(won: Changes) -> Protocol[bool]:
-    """Rows that come back in files that were there are not looked for."""
+    """Ignores rows that are restored in existing files."""
     return False
     yield
 
 
 def no_base_vector(file: Any) -> Protocol[BitMap64]:
-    """What was marked before is forgotten."""
+    """Forgets the rows that were marked before."""
     return BitMap64()
     yield
 
 
-def winners_vector_forgotten(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Protocol[Any]:
+def concurrent_vector_forgotten(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Protocol[Any]:
     """The captured actions are put as they are."""
     return {}
     yield
@@ -329,12 +329,12 @@ def _changed_parts(statement: Statement, lost: Captured, won: Changes, change: C
 
 
 def captured_part_dropped(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
-    """Where rows came in, only their files are changed, and what the statement did before is forgotten."""
+    """Changes only the files of new matching rows, and forgets the statement's earlier changes."""
     return _changed_parts(statement, lost, won, lambda part: replace(part, kept=()))
 
 
 def came_left_out(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
-    """Where winners changed the same rows, the files that they brought are not looked at."""
+    """Ignores the new files of winning commits that changed the same rows."""
     own = {action.body.get("path") for action in lost.actions}
     return _changed_parts(
         statement,
@@ -359,7 +359,7 @@ def copies_of_gone_files_kept(statement: Statement, lost: Captured, won: Changes
 
 
 def stock_first_then_nothing() -> Protocol[Any]:
-    """A commit that lost is given up, and success is told."""
+    """Gives up a commit that lost, and reports success."""
     executed = yield from perform(Execute())
     version = None if isinstance(executed, Captured) else executed.version
     return commit_protocol.Published(
@@ -402,7 +402,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "union always": (rebase, "_write_test", union_always, lambda: explored(ALL, 2)),
     "restored rows not looked for": (rebase, "_are_rows_restored", nothing_is_restored, lambda: explored(ALL, 2)),
     "no base vector": (rebase, "_positions", no_base_vector, lambda: explored(ALL, 2)),
-    "captured actions as they are": (rebase, "_write_test", winners_vector_forgotten, lambda: explored(ALL, 2)),
+    "captured actions as they are": (rebase, "_write_test", concurrent_vector_forgotten, lambda: explored(ALL, 2)),
     "own put not looked for": (commit_protocol, "_follow", no_look_for_own, lambda: explored(ALL, 2, faults=1)),
     "stock's own put not looked for": (
         commit_protocol,
@@ -423,7 +423,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "copies of files that are gone": (rebase, "_moved", copies_of_gone_files_kept, lambda: explored(ALL, 2)),
     "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
     "followed as it was": (commit_protocol, "follow", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
-    "foreseen, whatever came": (
+    "expected commit, whatever came": (
         commit_protocol.Foreseen,
         "has_come",
         lambda foreseen, won: True,
@@ -457,7 +457,7 @@ def test_the_exploration_finds_a_planted_bug(name: str) -> None:
 
 
 def wrong_groups(number: int = 3, changes: tuple[Change, ...] = ALL, *, has_feed: bool = False) -> str:
-    """What is wrong with the first group that goes wrong: all choices of a winner and so many members, in every order."""
+    """Returns the fault of the first wrong group: all choices of a first commit and `number` members, in every order."""
     for chosen in itertools.product(changes, repeat=number + 1):
         for files, marked in ((FILES, ()), (MARKED_FILES, MARKED)):
             wrong = rows.put_together(Scenario(files=files, marked=marked, writers=chosen, has_feed=has_feed))
@@ -467,7 +467,7 @@ def wrong_groups(number: int = 3, changes: tuple[Change, ...] = ALL, *, has_feed
 
 
 def test_a_group_does_what_its_members_do_one_after_the_other() -> None:
-    """Any winner and any two that follow it together; three of the few."""
+    """Any first commit and any two members after it; three members of the few changes."""
     assert wrong_groups(2) == ""
     assert wrong_groups(3, FEW) == ""
     assert wrong_groups(2, has_feed=True) == ""
@@ -479,7 +479,7 @@ def by_concatenation(head: Any, parts: Any) -> Any:
 
 
 def without_the_members_before(after: Any, commits: Any) -> Any:
-    """Each is rebased on the winners alone."""
+    """Rebases each member onto the first commit alone."""
     return real_changes(after, commits[:1])
 
 

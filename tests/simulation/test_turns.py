@@ -56,7 +56,7 @@ def test_exploring_is_deterministic() -> None:
     assert (first.states, first.transitions) == (second.states, second.transitions)
 
 
-def test_a_limit_is_told() -> None:
+def test_a_reached_limit_is_reported() -> None:
     """A set that was not explored to its end is never reported as right."""
     found = explore(BY_NAME["crash"], states_max=100)
     assert "not finished" in found.violation

@@ -32,7 +32,7 @@ BETA_PATH = "org/example/beta/2.0/beta-2.0.jar"
 
 @dataclass
 class Repository:
-    """A Maven repository on this machine that fails as it is told to."""
+    """A Maven repository on this machine that fails as a test asks."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     faults: list[int | float | str] = field(default_factory=list)
@@ -131,7 +131,7 @@ def sources(tmp_path: Path, repository: Repository) -> JarSources:
 
 
 def parts(sources: JarSources) -> list[Path]:
-    """What unfinished fetches have left in the cache."""
+    """Returns the parts that unfinished fetches have left in the cache."""
     return list(sources.cache_dir.rglob("*.part"))
 
 
@@ -143,7 +143,7 @@ def asked_for(repository: Repository, path: str) -> list[str | None]:
 def test_what_was_fetched_once_needs_no_repository_again(
     repository: Repository, lock: Path, sources: JarSources
 ) -> None:
-    """The first fetch fills the cache; the second asks nobody, and works offline."""
+    """The first fetch fills the cache; the second makes no request, and works offline."""
     told: dict[str, tuple[int, int]] = {}
     paths = fetch(["test"], sources=sources, lock_file=lock, progress=lambda n, d, t: told.update({n: (d, t)}))
     assert [path.read_bytes() for path in paths] == [ALPHA, BETA]
@@ -228,7 +228,7 @@ def test_a_part_that_becomes_the_jar_while_it_is_opened_is_not_touched(
     assert path.read_bytes() == finished.read_bytes() == ALPHA
 
 
-def test_a_part_that_another_takes_before_it_is_locked_is_left_to_them(
+def test_a_part_that_another_process_locks_first_is_left_to_it(
     repository: Repository, only_alpha: Path, sources: JarSources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between our making a part and our locking it, another may take it for one left behind; then we make a second."""
@@ -288,7 +288,7 @@ def test_what_may_pass_is_asked_again(repository: Repository, lock: Path, source
 def test_a_final_answer_is_not_asked_for_again(
     status: int, repository: Repository, lock: Path, sources: JarSources
 ) -> None:
-    """Not allowed and not there are told at once, with what to do."""
+    """A refused request and a missing file are reported at once, with advice."""
     repository.faults = [status] * 20
     with pytest.raises(Unavailable, match=f"{status} .*LAKEGATE_MAVEN_REPO"):
         fetch(["test"], sources=sources, lock_file=lock)
@@ -435,7 +435,7 @@ def test_a_cache_that_cannot_be_written_is_named(repository: Repository, lock: P
 
 
 def test_verify_tells_missing_from_damaged(repository: Repository, lock: Path, sources: JarSources) -> None:
-    """Hashing anew finds a changed byte that the size does not show."""
+    """A new hash finds a changed byte that the size does not show."""
     fetch(["test"], sources=sources, lock_file=lock)
     (sources.cache_dir / ALPHA_PATH).write_bytes(b"x" + ALPHA[1:])
     (sources.cache_dir / BETA_PATH).unlink()
@@ -494,7 +494,7 @@ def test_the_lock_has_each_set_for_each_spark_line() -> None:
 
 
 def command(*arguments: str, cache: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """What `lakegate` says to `arguments`, with a cache of its own."""
+    """Runs `lakegate` with `arguments` and a cache of its own."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("LAKEGATE_")}
     return subprocess.run(
         [LAKEGATE, *arguments],
@@ -557,7 +557,7 @@ def test_the_command_says_what_is_missing_when_offline(tmp_path: Path) -> None:
 
 
 def test_every_error_is_one_of_ours(lock: Path, tmp_path: Path) -> None:
-    """An address that is no address is told as a Lakegate error."""
+    """A malformed address is reported as a Lakegate error."""
     strange = JarSources(cache_dir=tmp_path / "c", maven_repo="nonsense", retry_waits_s=())
     with pytest.raises(LakegateError, match="cannot be fetched"):
         fetch(["test"], sources=strange, lock_file=lock)

@@ -22,7 +22,7 @@ RACER = Path(__file__).parent / "java" / "RaceForVersions.java"
 
 
 def race(store: str, folder: Path, *, jars: JarSources, java: JavaSources, versions: int) -> tuple[set[int], set[int]]:
-    """The versions that each of two racing processes was told it wrote; none may have been seen half written."""
+    """Returns the versions acknowledged to each of two racing processes; no version may have been read half written."""
     import pyspark
 
     (folder / "_delta_log").mkdir(parents=True)
@@ -62,7 +62,7 @@ def race(store: str, folder: Path, *, jars: JarSources, java: JavaSources, versi
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.jdk
-def test_two_processes_are_never_both_told_that_they_wrote_one_version(
+def test_one_version_is_never_acknowledged_to_two_processes(
     tmp_path: Path, jars_from: JarSources, java_from: JavaSources
 ) -> None:
     """Of 10,000 versions each is acknowledged to exactly one of two processes, and holds what that one wrote, whole."""

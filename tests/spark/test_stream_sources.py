@@ -1,4 +1,4 @@
-"""What a stream's source holds is read, or reported: every form of `files`, and everything that Spark's source skips in silence."""
+"""All data of a stream's source is read or reported: every form of `files`, and all files that Spark's source skips in silence."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_every_form_of_a_path_is_read(lake: Lake) -> None:
     assert sources_of(lake.built()) == []
 
 
-def test_folders_that_name_a_value_give_a_column_and_lose_no_file_beside_them(lake: Lake) -> None:
-    """Spark drops files beside such folders, and takes columns in another order when the first folder comes late."""
+def test_partition_folders_give_a_column_and_lose_no_file_next_to_them(lake: Lake) -> None:
+    """Spark drops files next to such folders, and changes the order of columns when the first folder comes late."""
     source = lg.files(f"{lake.root}/in", schema="dt DATE, id STRING, h STRING, p DECIMAL(2, 1)")
     typed = lg.files(f"{lake.root}/typed")
     (lake.root / "in").mkdir()
@@ -167,11 +167,11 @@ def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
     wider = pa.struct([("x", pa.int32()), ("y", pa.int32())])
     lake.put("in/2.parquet", id=["b"], city=["Oslo"], at=pa.array([{"x": 2, "y": 3}], wider))
     lake.put("in/3.parquet", id=["c"], at=pa.array([{"x": 4}], at))
-    told: list[str] = []
+    shown: list[str] = []
     run = PipelineRun(
         lake.make(dict(add), dict(ignore), dict(stated)).build(base_dir=str(lake.root)),
         spark=lake.session,
-        watchers=[Told(told)],
+        watchers=[Notices(shown)],
     )
     run.run("until_idle")
     assert lake.rows("t", "id", "city", "at.x", "at.y") == [
@@ -181,12 +181,12 @@ def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
     ]
     assert lake.rows("i", "id", "at.x") == lake.rows("s", "id", "at.x") == [("a", 1), ("b", 2), ("c", 4)]
     for job in ("Ignore", "Stated"):
-        assert any(line.startswith(f"{job}:") and "city" in line for line in told), (job, told)
-        assert any(line.startswith(f"{job}:") and "at.y" in line for line in told), (job, told)
+        assert any(line.startswith(f"{job}:") and "city" in line for line in shown), (job, shown)
+        assert any(line.startswith(f"{job}:") and "at.y" in line for line in shown), (job, shown)
 
 
-class Told:
-    """Keeps what is noticed."""
+class Notices:
+    """Collects the notices of streams."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
@@ -237,7 +237,7 @@ def test_a_listing_of_another_file_system_is_that_of_the_disk(lake: Lake, mounte
         path.write_text(name)
     (lake.root / "in/_empty").touch()
 
-    def told(found: Listing, root: str) -> list[object]:
+    def shown(found: Listing, root: str) -> list[object]:
         inner = [{path.removeprefix(root) for path in paths} for paths in (found.files, found.hidden, found.tables)]
         states = {path.removeprefix(root): (one.modified_ms, one.size_bytes) for path, one in found.files.items()}
         return [found.base.removeprefix(root).rstrip("/"), *inner, states]
@@ -255,7 +255,7 @@ def test_a_listing_of_another_file_system_is_that_of_the_disk(lake: Lake, mounte
         "in/none*",
     ):
         here, far = listing(f"{lake.root}/{path}"), listed(lake.session, f"{mounted}/{path}")
-        assert told(far, mounted) == told(here, str(lake.root)), path
+        assert shown(far, mounted) == shown(here, str(lake.root)), path
     assert list(listed(lake.session, f"{mounted}/in/a").files) == [f"{mounted}/in/a"]
 
 
@@ -348,7 +348,7 @@ def test_files_on_another_file_system_are_compared_as_well(lake: Lake, mounted: 
 def test_a_file_that_cannot_be_read_is_named_and_nothing_is_tried_again(
     lake: Lake, spoil: Callable[[Lake], object], said: list[str]
 ) -> None:
-    """One message with the file, the column and what to do; exit 4; an empty file in its place lets the stream go on.
+    """One message with the file, the column and the advice; exit 4; an empty file instead of it lets the stream continue.
 
     A file is no record: also where bad records are set aside, the stream stops.
     """
@@ -414,7 +414,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_clear_error(lake: Lake, spoil: st
 
 
 def test_a_file_that_is_gone_before_it_was_read_stops_the_stream(lake: Lake) -> None:
-    """Spark leaves out a planned file that is not there; the stream stops until it is, or something empty is in its place."""
+    """Spark leaves out a planned file that is missing; the stream stops until the file, or an empty one instead, exists."""
     stream = {"name": "In", "source": lg.files(f"{lake.root}/in")}
     path = lake.put("in/1.parquet", id=["a"])
     with pytest.raises(InvalidRequest, match="cannot be computed"):
@@ -472,7 +472,7 @@ def test_what_a_line_of_json_holds_is_read_or_refused_or_named(lake: Lake) -> No
 
 
 def test_files_of_json_that_are_not_lines_are_read_record_by_record(lake: Lake) -> None:
-    """With `multiLine` Spark reads the first value of a file and drops the others; what a file cannot be decoded to is told."""
+    """With `multiLine` Spark reads the first value of a file and drops the others; a file that cannot be decoded is named."""
     lake.put("many/1.parquet").unlink()
     (lake.root / "many/two.json").write_text('{"id": "a",\n "n": 1}\n{"id": "b", "other": 1}')
     (lake.root / "many/list.json").write_text('[{"id": "c"},\n{"id": "d", "id": "lost"}, 7, {"id": "e"}]')

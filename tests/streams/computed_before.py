@@ -42,7 +42,7 @@ def ahead(b: Bench, name: str, batch: int, *said: str, keeps_up: bool = False) -
 
 
 def last_lines(b: Bench) -> list[str]:
-    """Of the last commit of the target."""
+    """Returns the lines of the last commit of the target."""
     return commit_paths(b.target)[-1].read_text().splitlines()
 
 

@@ -65,7 +65,7 @@ def test_the_same_record_in_two_files_is_kept_once(session: SparkSession, tmp_pa
 def test_a_bad_record_stops_the_batch_and_is_named(
     session: SparkSession, tmp_path: Path, rows: list[tuple[object, ...]], schema: str, reason: str
 ) -> None:
-    """`on_bad_record: fail` says what is wrong and where; the table stays as it was, the record's values are not told."""
+    """`on_bad_record: fail` says what is wrong and where; the table is unchanged, and the record's values are not shown."""
     columns = COLUMNS if "bigint" not in schema else "id STRING, alias INT, person STRING"
     b = bench(session, tmp_path, Append(columns={"person": "'p'"}), columns)
     with pytest.raises(InvalidRequest, match=reason) as refused:

@@ -1,4 +1,4 @@
-"""One bad row is one bad row: what a table refuses because of a row is set aside with its reason, and the rest is written."""
+"""A bad row affects no other row: a row that a table refuses is set aside with its reason, and the rest is written."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_request_that_a_row_refuses_is_set_aside_and_the_others_apply(session:
 
 @pytest.mark.slow
 def test_a_record_that_a_standing_request_makes_bad_is_set_aside(session: SparkSession, tmp_path: Path) -> None:
-    """The record as it came, not as it was changed; rows of others stay, and it is told."""
+    """The record is kept as it came, not as it was changed; other rows stay, and the record is reported."""
     mut = mutate(match={"id": "id"}, set_={"v": "v"})
     streams = (stream("In", Append(), on_bad_record=KEPT), stream("Mut", mut, on_bad_record=KEPT))
     b = lake(session, tmp_path, "id BIGINT, v BIGINT, low BIGINT", {"ordered": "low < v"}, *streams)

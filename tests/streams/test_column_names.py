@@ -32,7 +32,7 @@ CASES = [
 def test_a_column_is_known_by_its_physical_name_and_else_by_its_name(
     stored: list[str], physical: list[str] | None, table: dict[str, str], names: list[str], missing: list[str]
 ) -> None:
-    """A rename, a swap, a column made anew, requests from before physical names were noted; what is gone is said."""
+    """A rename, a swap, a recreated column, requests older than the note of physical names; a missing column is reported."""
     assert find_columns(stored, physical, table) == Found(names=tuple(names), missing=tuple(missing))
 
 

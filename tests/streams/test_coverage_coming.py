@@ -63,7 +63,7 @@ def b(session: SparkSession, tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is executed, read or met."""
+    """Records statements that are executed, read or matched."""
     done: list[str] = []
     for owner, name in ((Run, "_execute"), (Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
@@ -84,7 +84,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
     ids=["rows of both", "none that are there", "none that come"],
 )
-def test_an_append_is_followed_before_it_is_put(
+def test_requests_rebase_onto_an_append_before_it_is_put(
     b: Bench,
     done: list[str],
     said: tuple[str, ...],
@@ -92,7 +92,7 @@ def test_an_append_is_followed_before_it_is_put(
     counts: tuple[int, ...],
     left: dict[str, str],
 ) -> None:
-    """What the requests do to its rows is computed while they wait, and only put in their turn."""
+    """The requests' changes to its rows are computed while they wait, and only put in their turn."""
     waiting = Waiting(b, *said, rows=rows)
     waiting.requests.keep_up(before=BEFORE)
     followed = done.count("_execute_on")
@@ -106,8 +106,8 @@ def test_an_append_is_followed_before_it_is_put(
     assert persons(b) == left
 
 
-def test_what_was_followed_is_taken_up_when_it_is_put(b: Bench, done: list[str]) -> None:
-    """So that what comes after it is all that is left to follow."""
+def test_a_commit_that_was_rebased_onto_ahead_is_adopted_when_it_is_put(b: Bench, done: list[str]) -> None:
+    """So only later commits are left to rebase onto."""
     waiting = Waiting(b, "a>p", "b>q", rows=("9:a",))
     known = waiting.requests.known()
     waiting.requests.keep_up(before=BEFORE)
@@ -125,7 +125,7 @@ def test_what_was_followed_is_taken_up_when_it_is_put(b: Bench, done: list[str])
     assert persons(b) == {"1": "p", "2": "q", "3": "c", "8": "q", "9": "p"}
 
 
-def test_only_appends_whose_turns_come_before_are_followed(b: Bench, done: list[str]) -> None:
+def test_requests_rebase_only_onto_appends_whose_turns_come_before(b: Bench, done: list[str]) -> None:
     """A later one is no concern of the requests, until it stands in the log."""
     waiting = Waiting(b, "a>p", rows=("9:a",))
     done.clear()
@@ -134,12 +134,12 @@ def test_only_appends_whose_turns_come_before_are_followed(b: Bench, done: list[
     waiting.mutate()
     assert persons(b) == {"1": "p", "2": "b", "3": "c"}
     waiting.append()
-    assert persons(b)["9"] == "p", "computed anew, as a request stands now"
+    assert persons(b)["9"] == "p", "computed again, as a request is active now"
 
 
 @pytest.mark.parametrize("instead", ["another", "also", "nothing", "changed"])
-def test_an_append_that_was_followed_may_not_come(b: Bench, session: SparkSession, instead: str) -> None:
-    """Others come in its place, or as well, or nobody; or a person was erased, so that it is put with other rows."""
+def test_an_append_that_requests_rebased_onto_may_not_come(b: Bench, session: SparkSession, instead: str) -> None:
+    """Another append may come instead, or as well, or none; or a person was erased, so that the append has other rows."""
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     waiting = Waiting(b, "a>p", "d>q", rows=("8:d", "9:a"))
     waiting.requests.keep_up(before=BEFORE)
@@ -158,7 +158,7 @@ def test_an_append_that_was_followed_may_not_come(b: Bench, session: SparkSessio
 
 
 def test_an_append_is_withdrawn_when_its_turn_has_ended(b: Bench, session: SparkSession) -> None:
-    """In whatever way."""
+    """For each way in which a turn may end."""
     waiting = Waiting(b, "a>p", rows=("9:a",))
     assert len(coming(session, b.target)) == 1
     assert coming(session, b.target, ["Other"]) == {}
@@ -222,8 +222,8 @@ ERASURES = ["TTL"]
 
 
 @pytest.mark.parametrize("when", ["before", "after", "while it is stored", "while it is applied"])
-def test_erasures_that_are_written_are_taken_to_stand(b: Bench, done: list[str], when: str) -> None:
-    """Mutations whose turn comes after are decided with them: in their turn nothing is decided, nor changed, anew."""
+def test_written_erasures_are_treated_as_active(b: Bench, done: list[str], when: str) -> None:
+    """Mutations with a later turn are decided with these erasures: in their turn nothing is decided or changed again."""
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     erasing = Erasing(b, "p")
     if when != "after":
@@ -274,7 +274,7 @@ def test_erasures_are_announced_before_it_is_known_what_they_do(
 
 
 @pytest.mark.parametrize("instead", ["later", "another", "also", "not applied", "of no concern"])
-def test_erasures_that_were_taken_to_stand_may_not_come(b: Bench, done: list[str], instead: str) -> None:
+def test_erasures_that_were_treated_as_active_may_not_come(b: Bench, done: list[str], instead: str) -> None:
     """Their turn comes later after all, or others came in their place, or after them; or their run ended between two steps."""
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     erasing = Erasing(b, "p")
@@ -314,10 +314,10 @@ def test_written_erasures_are_withdrawn_when_they_are_stored(b: Bench, session: 
     assert announced(session, location, "TTL") is None, "what an earlier run has stored comes first"
 
 
-def test_what_becomes_of_requests_is_written_beside_their_change(
+def test_outcomes_of_requests_are_written_concurrently_with_their_change(
     b: Bench, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the rows that they will have met; anew, if others have come between after all."""
+    """With the rows that they will have met; written again if another commit came in between after all."""
     looked = threading.Event()
     real = Change.look
 
@@ -351,7 +351,7 @@ def test_what_becomes_of_requests_is_written_beside_their_change(
     assert persons(b) == {"1": "p", "2": "q", "3": "c", "9": "q"}
 
 
-def test_what_was_foreseen_has_come_only_if_nothing_else_has() -> None:
+def test_an_expected_commit_has_come_only_if_it_changed_nothing_else() -> None:
     """Another definition of the table may ask for other files of a commit, as a change feed does."""
     files = {"f": FileChange("f", None, {"path": "f"})}
     foreseen = Foreseen(

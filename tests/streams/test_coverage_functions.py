@@ -54,12 +54,12 @@ class Written:
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
     def update(self, batch: DataFrame, batch_id: int) -> None:
-        """Of rows that are there."""
+        """Updates existing rows."""
         target = lakegate.DeltaTable.forPath(batch.sparkSession, self.path).alias("t")
         target.merge(batch.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
 
     def run(self, function: Callable[[DataFrame, int], None]) -> lakegate.RunReport:
-        """One turn."""
+        """Runs one turn."""
 
         def make() -> DataStreamWriter:
             frame = self.spark.readStream.schema("id BIGINT, v STRING").parquet(str(self.root / "in"))
@@ -82,16 +82,16 @@ def written(session: SparkSession, tmp_path: Path) -> Iterator[Written]:
 
 
 def test_a_function_is_computed_before_its_turn_and_put_in_it(written: Written) -> None:
-    """Another's rows that came in between belong to its source: it follows them, once, with the turn's token."""
+    """New rows of another writer belong to its source: it is rebased onto them, once, with the turn's token."""
     calls = []
 
-    def merge_beside_another(batch: DataFrame, batch_id: int) -> None:
+    def merge_during_another_commit(batch: DataFrame, batch_id: int) -> None:
         written.merge(batch, batch_id)
         calls.append(batch_id)
         written.spark.newSession().sql("SELECT 1").collect()
         assert written.rows() == {}
 
-    assert written.run(merge_beside_another).turns == 1
+    assert written.run(merge_during_another_commit).turns == 1
     assert written.rows() == {1: "a", 2: "a", 3: "a"}
     assert calls == [0]
     written.drop(1, "b", 3, 4)
@@ -105,7 +105,7 @@ def test_a_function_is_computed_before_its_turn_and_put_in_it(written: Written) 
 
 
 def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes while it waits is followed then, and its turn has nothing left to execute."""
+    """It rebases onto concurrent commits while it waits, and its turn has nothing left to execute."""
     written.run(written.merge)
     written.drop(1, "b", 3, 4)
     followed: list[Staged] = []
@@ -138,7 +138,7 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
     assert written.rows() == {1: "a", 2: "a", 3: "b", 4: "b"}
 
 
-def test_what_cannot_keep_up_is_said_in_its_turn(session: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+def test_work_that_cannot_keep_up_says_so_in_its_turn(session: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     """It keeps up whenever this driver knows of a new commit, until the turn has come or an error has ended it."""
 
     class Work:
@@ -192,7 +192,7 @@ def test_a_function_that_commits_something_else_is_refused(written: Written) -> 
 
 
 def test_a_function_is_called_again_where_another_table_of_its_job_has_changed(written: Written) -> None:
-    """What it read there is not of its statement's table, which alone is followed; nor is what had it write nothing."""
+    """A rebase covers only the statement's own table, not rows read elsewhere, nor reads after which it wrote nothing."""
     side = make_table(written.spark, written.root / "side", "id BIGINT, said STRING")
     written.job.close()
     written.job = lakegate.JobCoordinator(

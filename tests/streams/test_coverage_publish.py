@@ -1,4 +1,4 @@
-"""Coverage `publish`: a batch is computed before its turn and put in it; what does not hold any more is computed anew."""
+"""Coverage `publish`: a batch is computed before its turn and put in it; a result that is no longer valid is recomputed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 KEEP = Append(columns={"person": "alias"}, key=("id",), on_duplicate="keep_first")
 
 
-def test_what_others_append_meanwhile_does_not_concern_it(session: SparkSession, tmp_path: Path) -> None:
+def test_concurrent_appends_of_others_do_not_concern_a_computed_batch(session: SparkSession, tmp_path: Path) -> None:
     """The files that were written before the turn are what the turn commits, with its token, behind the other commit."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
@@ -61,8 +61,8 @@ def test_what_others_append_meanwhile_does_not_concern_it(session: SparkSession,
     assert len(persons(b)) == 4
 
 
-def test_a_request_that_came_to_stand_meanwhile_is_met(session: SparkSession, tmp_path: Path) -> None:
-    """The batch was computed without it, so it is computed anew in its turn."""
+def test_a_request_that_became_active_meanwhile_is_met(session: SparkSession, tmp_path: Path) -> None:
+    """The batch was computed without the request, so it is recomputed in its turn."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
@@ -73,7 +73,7 @@ def test_a_request_that_came_to_stand_meanwhile_is_met(session: SparkSession, tm
 
 
 @pytest.mark.parametrize("on_bad_record", ["fail", "dead_letter"])
-def test_what_is_computed_anew_is_not_read_anew(session: SparkSession, tmp_path: Path, on_bad_record: str) -> None:
+def test_a_recomputed_batch_is_not_read_again(session: SparkSession, tmp_path: Path, on_bad_record: str) -> None:
     """The function of the stream, which may take long or say something else each time, sees each record once."""
     looked_up = session.sparkContext.accumulator(0)
 
@@ -154,7 +154,7 @@ def kept_up_in(b: Bench, kind: AppendStream, step: str) -> Callable[[str], None]
 def test_rows_are_ready_when_the_turn_of_requests_ends(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a stream has applied stands, though it is not settled: rows are computed with it, and only put in their own turn."""
+    """An applied batch is active before its outcome is recorded: rows are computed with it, and only put in their own turn."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
@@ -199,7 +199,7 @@ def test_rows_of_a_batch_that_is_not_next_are_only_read(session: SparkSession, t
     assert persons(b) == {"1": "p", "2": "p"}
 
 
-def test_requests_that_were_stored_and_not_applied_do_not_stand(session: SparkSession, tmp_path: Path) -> None:
+def test_requests_that_were_stored_and_not_applied_are_not_active(session: SparkSession, tmp_path: Path) -> None:
     """Their run has ended between two steps."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
@@ -215,8 +215,8 @@ def test_requests_that_were_stored_and_not_applied_do_not_stand(session: SparkSe
     assert persons(b) == {"1": "p", "2": "p"}
 
 
-def test_what_was_settled_otherwise_than_it_was_taken_to_be_is_met(session: SparkSession, tmp_path: Path) -> None:
-    """More came to stand than what was stored when the rows were computed."""
+def test_an_outcome_that_differs_from_the_assumed_one_is_met(session: SparkSession, tmp_path: Path) -> None:
+    """More requests became active than were stored when the rows were computed."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
@@ -252,7 +252,7 @@ def test_requests_that_are_settled_while_they_are_read_are_not_missed(
     assert persons(b) == {"1": "p", "2": "p"}
 
 
-def test_what_others_have_changed_is_computed_anew_when_they_rest(session: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_that_others_changed_is_recomputed_when_they_are_idle(session: SparkSession, tmp_path: Path) -> None:
     """While the next turn is another's, files are not written for what that may change again; unless it takes its time."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
@@ -275,7 +275,7 @@ def test_what_others_have_changed_is_computed_anew_when_they_rest(session: Spark
     assert persons(b) == {"1": "p", "2": "p"}
 
 
-def test_of_several_batches_that_are_stored_the_one_that_stands_counts() -> None:
+def test_of_several_stored_batches_the_active_one_counts() -> None:
     """A checkpoint was lost: the query before it has left a batch, and the one after it has applied one and not settled it."""
     old, new = TokenId("lakegate/old"), TokenId("lakegate/new")
     left, stored = Token(epoch=Epoch(1), batch=9, step=STORE).pack(), Token(epoch=Epoch(2), batch=0, step=STORE).pack()

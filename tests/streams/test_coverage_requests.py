@@ -34,7 +34,7 @@ KEEPS_UP = pytest.mark.parametrize("keeps_up", [False, True], ids=["in its turn"
 def test_requests_meet_what_came_after_they_were_computed(
     session: SparkSession, tmp_path: Path, *, keeps_up: bool
 ) -> None:
-    """What was computed is put, not thrown away; it concerns the new rows, too, and what it met is counted with them."""
+    """The computed result is put, not thrown away; it includes the new rows, and its counts include them."""
     b = bench(session, tmp_path)
     b.table = table(COLUMNS, properties={"delta.enableDeletionVectors": "true"})
     b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
@@ -112,7 +112,7 @@ def test_persons_are_erased_from_rows_that_changed_meanwhile(
 def test_only_what_others_may_have_changed_is_decided_again(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Erasures and lifts of persons whom no request of the batch leads to leave it as it was, and so do requests of others."""
+    """Erasures and lifts of persons that no request of the batch leads to do not change it, nor do requests of others."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:b", "3:p"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
@@ -131,7 +131,7 @@ def test_only_what_others_may_have_changed_is_decided_again(
 
 
 @pytest.mark.parametrize("step", ["apply", "settle"])
-def test_what_an_erase_stream_stores_is_taken_to_stand(
+def test_erasures_that_an_erase_stream_stores_are_treated_as_active(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """It has the turn, and mutations are decided with it meanwhile: in their own turn nothing is, if just that was settled."""
@@ -185,7 +185,7 @@ def test_erasures_that_come_while_a_batch_is_decided_are_not_left_for_later(
     assert persons(b) == {"2": "q"}
 
 
-def test_erasures_that_were_stored_and_not_applied_do_not_stand(
+def test_erasures_that_were_stored_and_not_applied_are_not_active(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their run has ended between two steps: taken to stand the first time, which the turn finds out, and never again."""
@@ -213,7 +213,7 @@ def test_erasures_that_were_stored_and_not_applied_do_not_stand(
     assert persons(b) == {}
 
 
-def test_another_batch_than_the_one_that_was_taken_to_stand_was_settled(session: SparkSession, tmp_path: Path) -> None:
+def test_another_batch_than_the_assumed_one_was_settled(session: SparkSession, tmp_path: Path) -> None:
     """A lift came after the erasure that the batch was decided with."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
@@ -229,7 +229,7 @@ def test_another_batch_than_the_one_that_was_taken_to_stand_was_settled(session:
 
 @KEEPS_UP
 def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path, *, keeps_up: bool) -> None:
-    """What becomes of a row hangs on another of its columns now, which nobody knew when it was computed."""
+    """The outcome of a row now depends on another of its columns, which was unknown when it was computed."""
     b = bench(session, tmp_path)
     b.streams = (*b.streams[:2], stream("TTL", Erase(match={"person": "person", "id": "id"}, lift_when=None)))
     b.run("In", records("1:a", "2:a"), RECORD, 0)
@@ -240,7 +240,7 @@ def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path
     assert persons(b) == {"2": "p"}
 
 
-def test_what_was_followed_before_the_turn_is_only_put_in_it(
+def test_a_change_that_was_rebased_before_the_turn_is_only_put_in_it(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person was erased, and rows came that it concerns: in the turn nothing is executed, and nothing decided."""
@@ -280,8 +280,8 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
 @pytest.mark.parametrize(
     "step", [pytest.param("store", marks=pytest.mark.matrix), "apply", pytest.param("settle", marks=pytest.mark.matrix)]
 )
-def test_a_crash_in_the_turn_is_made_up_for(session: SparkSession, tmp_path: Path, step: str) -> None:
-    """The next run has computed nothing before, or has computed it anew: the same table, the same counts."""
+def test_a_crash_in_the_turn_is_completed_by_the_next_run(session: SparkSession, tmp_path: Path, step: str) -> None:
+    """The next run has computed nothing before, or has computed it again: the same table, the same counts."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
@@ -333,7 +333,7 @@ def test_requests_of_other_columns_are_refused_before_the_turn_and_in_it(
 def test_a_bad_record_stops_what_is_computed_before_the_turn(
     session: SparkSession, tmp_path: Path, on_bad_record: str
 ) -> None:
-    """Of a stream with a function, too: it is told which record it is, and nothing stays in memory; or it is kept apart."""
+    """Also for a stream with a function: the error names the record, and nothing stays in memory; or the record is set aside."""
     b = bench(session, tmp_path)
     more = {"transform": lambda batch: batch.withColumn("person", F.upper("person")), "on_bad_record": on_bad_record}
     b.streams = tuple(replace(one, **more) if one.name == "Mut" else one for one in b.streams)

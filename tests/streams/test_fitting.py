@@ -92,7 +92,7 @@ MISFITS: dict[str, list[str]] = {
 
 
 def column(kind: str) -> StructField:
-    """As a table's log says it: CHAR and VARCHAR are STRING with a note."""
+    """Makes a column as a table's log has it: CHAR and VARCHAR are STRING with a note."""
     if "CHAR" in kind:
         return StructField(
             "x", StructType.fromDDL("x STRING")["x"].dataType, True, {"__CHAR_VARCHAR_TYPE_STRING": kind.lower()}

@@ -1,4 +1,4 @@
-"""Tables that take turns under writers that know nothing of it: refused by what lies beside the table, let in by configuration."""
+"""Tables in turns and writers without turns: the note next to the table refuses them, configuration lets them in."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def refusing(session: SparkSession) -> Iterator[SparkSession]:
         yield session
 
 
-def test_a_commit_outside_of_turns_is_refused_by_the_note_beside_the_table(
+def test_a_commit_without_a_turn_is_refused_by_the_note_next_to_the_table(
     refusing: SparkSession, tmp_path: Path
 ) -> None:
-    """Whoever wrote the note, and whenever: it is looked at with each commit. What is to write without turns says so."""
+    """Each commit reads the note, whichever process wrote it and when. A writer that needs no turns says so."""
     table = make_table(refusing, tmp_path / "t")
     one, name = rows(refusing, 1), f"delta.`{table}`"
     one.write.format("delta").mode("append").save(table)
@@ -108,7 +108,7 @@ LIMIT_S = 200
 
 
 class Stock:
-    """A job with a stock sink, and what it is told by configuration."""
+    """A job with a stock sink, and its configuration."""
 
     def __init__(self, root: Path, jars: JarSources) -> None:
         self.root, self.jars = root, ",".join(map(str, [own_jar(), *fetch(["delta"], sources=jars)]))

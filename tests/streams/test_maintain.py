@@ -1,4 +1,4 @@
-"""Maintain streams on real Delta tables: when they have work, beside writers, after a crash, and in a whole pipeline."""
+"""Maintain streams on real Delta tables: when they have work, concurrently with writers, after a crash, in a whole pipeline."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_has_work_after_data_have_changed_and_none_after_its_own_commits(session
 
 
 def test_a_crash_between_optimize_and_vacuum_repeats_the_vacuum_only(session: SparkSession, tmp_path: Path) -> None:
-    """The next turn, of another process, sees by the log what was done."""
+    """The next turn, of another process, reads from the log which steps were done."""
     b = bench(session, tmp_path, Maintain(optimize=True, zorder_by=("id",), vacuum_older_than_ms=WEEK_MS))
     with pytest.raises(Crash):
         b.sweep("Up", 0, crash_before=frozenset({"vacuum"}))
@@ -169,7 +169,7 @@ def test_files_are_not_deleted_sooner_than_the_table_says(session: SparkSession,
 
 
 def test_a_log_that_was_cleaned_up_makes_everything_due(session: SparkSession, tmp_path: Path) -> None:
-    """Nothing is known of what was before, so it is done once; from then on it is known."""
+    """The earlier history is unknown, so each step is done once; from then on it is known."""
     b = bench(session, tmp_path, Maintain(optimize=True, vacuum_older_than_ms=WEEK_MS))
     with confs(session, {"spark.databricks.delta.writeChecksumFile.enabled": "false"}):
         b.sweep("Up", 0)

@@ -1,4 +1,4 @@
-"""When files are due to be compacted, rewritten and deleted: decided from commits and times alone."""
+"""Due times to compact, rewrite and delete files: decided from commits and times alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DAY = 86_400_000
 WEEK, MONTH = 7 * DAY, 30 * DAY
 
 
-def deed(
+def event(
     version: int, at_ms: int = 0, *, step: str | None = None, changes: bool = False, removes: bool = False, **facts: Any
 ) -> Deed:
     return Deed(
@@ -22,13 +22,13 @@ def deed(
 
 def test_optimize_is_due_after_data_have_changed_and_its_own_commit_does_not_count() -> None:
     """A commit that only moves rows, or holds no file, makes nothing due; an append does."""
-    new = folded(Maintained(), [deed(0), deed(1, changes=True)])
+    new = folded(Maintained(), [event(0), event(1, changes=True)])
     assert new.is_optimize_due()
     done = Maintained(at=Version(1), changed=Version(1), optimized=Version(1))
-    after = folded(done, [deed(1, changes=True), deed(2, DAY, step="optimize", removes=True), deed(3)])
+    after = folded(done, [event(1, changes=True), event(2, DAY, step="optimize", removes=True), event(3)])
     assert not after.is_optimize_due()
     assert (after.at, after.removed_ms) == (3, DAY)
-    assert folded(after, [deed(4, changes=True)]).is_optimize_due()
+    assert folded(after, [event(4, changes=True)]).is_optimize_due()
 
 
 def test_vacuum_is_due_again_when_files_that_were_too_young_are_old_enough() -> None:
@@ -55,7 +55,7 @@ def test_what_a_commit_carries_is_read_back() -> None:
 def test_a_purge_is_due_so_early_that_its_files_may_be_deleted_in_time() -> None:
     """30 days, of which the old files are kept for 7, and the stream comes once a day, for each of both."""
     state = folded(
-        Erased(), [deed(0), deed(1, DAY, step="apply", removes=True), deed(2, 5 * DAY, step="apply", removes=True)]
+        Erased(), [event(0), event(1, DAY, step="apply", removes=True), event(2, 5 * DAY, step="apply", removes=True)]
     )
     due = [
         state.is_purge_due(within_ms=MONTH, retention_ms=WEEK, pace_ms=DAY, now_ms=day * DAY) for day in (1, 21, 22, 40)
@@ -66,17 +66,17 @@ def test_a_purge_is_due_so_early_that_its_files_may_be_deleted_in_time() -> None
 
 def test_an_apply_that_removed_nothing_and_commits_of_others_erase_nothing() -> None:
     """Only the stream's own steps that took rows away count."""
-    deeds = [deed(0, step="apply"), deed(1, changes=True, removes=True), deed(2, step="settle", removes=True)]
-    assert folded(Erased(), deeds).since_ms is None
+    events = [event(0, step="apply"), event(1, changes=True, removes=True), event(2, step="settle", removes=True)]
+    assert folded(Erased(), events).since_ms is None
 
 
 def test_each_purge_waits_for_its_own_time_and_a_vacuum_ends_those_that_are_old_enough() -> None:
     """A second purge before the first one's files are gone does not put them off."""
-    state = folded(Erased(), [deed(1, DAY, step="forget", removes=True)])
-    state = folded(state, [deed(2, 3 * DAY, step="purge", covers_ms=DAY)])
+    state = folded(Erased(), [event(1, DAY, step="forget", removes=True)])
+    state = folded(state, [event(2, 3 * DAY, step="purge", covers_ms=DAY)])
     # The facts of a purge say that nothing is hidden any more; here they were not asked for.
     state = Erased(at=state.at, hidden_ms=None, purged=state.purged)
-    state = folded(state, [deed(3, 4 * DAY, step="apply", removes=True)])
+    state = folded(state, [event(3, 4 * DAY, step="apply", removes=True)])
     state = Erased(at=state.at, hidden_ms=None, purged=(*state.purged, Purged(at_ms=6 * DAY, since_ms=4 * DAY)))
     due = {day: state.is_vacuum_due(retention_ms=WEEK, now_ms=day * DAY) for day in (9, 10, 11)}
     assert due == {9: False, 10: False, 11: True}

@@ -129,7 +129,7 @@ def test_moved_keys_compose_in_source_order(session: SparkSession, tmp_path: Pat
 
 
 def test_request_waits_until_it_has_matched_once(session: SparkSession, tmp_path: Path) -> None:
-    """`arrived`: a silent topic's kept requests meet rows that come later, in order, once; and the job says it has work."""
+    """`arrived`: the kept requests of a silent topic meet later rows, in order, once; and the job reports that it has work."""
     b = bench(session, tmp_path, applies_to="arrived")
     b.run("In", records("1:a"), RECORD, 0)
     result = b.run("Mut", requests("a>p", "c-", "c>q"), REQUEST, 0)
@@ -188,7 +188,7 @@ def test_standing_request_ends_after_its_time(session: SparkSession, tmp_path: P
 
 @pytest.mark.slow
 def test_rows_of_others_follow_at_the_next_sweep(session: SparkSession, tmp_path: Path) -> None:
-    """Rows that a writer without turns appends meet what stands when the stream sweeps; then the stream is idle."""
+    """Rows appended by a writer without turns meet the active requests when the stream sweeps; then the stream is idle."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     b.run("Mut", requests("a>p", "b-"), REQUEST, 0)
@@ -240,7 +240,7 @@ STEPS = ["store", "apply", "settle"]
 def test_crash_after_each_step_repeats_the_rest_only(
     session: SparkSession, tmp_path: Path, step: str, applies_to: str
 ) -> None:
-    """What is stored is what is applied and settled, though other streams had turns between the crash and the repetition."""
+    """The stored batch is applied and its outcome recorded, even if other streams had turns between crash and repetition."""
     b = bench(session, tmp_path, applies_to=applies_to)
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     said = requests("b-", "b>p", "a>q", "c>r")
@@ -258,13 +258,13 @@ def test_crash_after_each_step_repeats_the_rest_only(
         if b.stream("Mut").has_sweep_work():
             b.sweep("Mut", 0)
     assert persons(b)["1"] == "q"
-    # Was the deletion applied before the crash, then the row that came after it is a later one, and stays.
+    # If the deletion was applied before the crash, a row that was added afterwards is a later one, and stays.
     assert ("3" in persons(b)) == (step != "store")
 
 
 @pytest.mark.slow
-def test_what_was_applied_is_settled_however_long_ago_that_was(session: SparkSession, tmp_path: Path) -> None:
-    """Delta refuses time travel to what is older than a table keeps removed files: a week, or as short as it is told."""
+def test_the_outcome_of_an_applied_batch_is_recorded_however_old_it_is(session: SparkSession, tmp_path: Path) -> None:
+    """Delta refuses time travel beyond the time that a table keeps removed files: a week, or the time of its property."""
     b = bench(session, tmp_path, applies_to="arrived")
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     session.sql(
@@ -282,10 +282,10 @@ def test_what_was_applied_is_settled_however_long_ago_that_was(session: SparkSes
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("moves_rows", [False, True])
-def test_rows_meet_what_was_applied_and_not_settled(
+def test_rows_meet_requests_that_were_applied_without_a_recorded_outcome(
     session: SparkSession, tmp_path: Path, step: str, moves_rows: bool
 ) -> None:
-    """A run that ended between two steps: whoever has a turn before the next run finds the batch applied whole, or not at all."""
+    """A run ended between two steps: any job with a turn before the next run finds the batch applied as a whole, or not at all."""
     b = bench(session, tmp_path, **(MOVE if moves_rows else {}))
     b.run("In", records("1:a", "2:x"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
@@ -301,7 +301,7 @@ def test_rows_meet_what_was_applied_and_not_settled(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
-def test_erased_persons_stay_away_before_their_erasure_is_settled(
+def test_erased_persons_stay_away_before_the_outcome_of_their_erasure_is_recorded(
     session: SparkSession, tmp_path: Path, step: str
 ) -> None:
     """Rows of a person whose rows are gone already do not come in, and none is moved to them; lifted ones do come in."""

@@ -1,4 +1,4 @@
-"""The bytes of erased rows on real Delta tables: there after the erasure, gone from every file in time, and told of."""
+"""The bytes of erased rows on real Delta tables: present after the erasure, removed from every file in time, and reported."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def after_a_second(name: str) -> None:
 
 
 def test_bytes_are_gone_from_every_file_in_time(session: SparkSession, tmp_path: Path) -> None:
-    """Not before it is due; then, beside another writer's rows, from data, change feed, requests and dead letters."""
+    """Not before it is due; then, concurrently with another writer, from data, change feed, requests and dead letters."""
     b = bench(session, tmp_path)
     b.run("In", [("1", "a"), ("2", PERSON), ("3", "b"), ("!", f'{{"person":"{PERSON}"')], RECORD, 0)
     b.run("Mut", [("late", "Q", "set"), ("nobody", PERSON, "set")], REQUEST, 0)

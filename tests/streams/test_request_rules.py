@@ -89,7 +89,7 @@ class OneByOne:
 
 @dataclass
 class Folded:
-    """What the streams do with `core/requests`, on rows in memory."""
+    """The streams' use of the request rules, on rows in memory."""
 
     meaning: Meaning
     rows: list[Row] = field(default_factory=list)
@@ -202,7 +202,7 @@ CUTS = st.sets(st.integers(0, 15))
 def test_standing_requests_equal_one_by_one(
     moves_rows: bool, has_sequence: bool, data: st.DataObject, cuts: set[int]
 ) -> None:
-    """`arrived_and_later`: rows that are there and rows that come later end as if each request had run alone."""
+    """`arrived_and_later`: existing rows and later rows end as if each request had run alone."""
     if moves_rows and has_sequence:
         return  # refused by `check`
     meaning = Meaning(is_standing=True, moves_rows=moves_rows, has_sequence=has_sequence)
@@ -232,7 +232,7 @@ def test_requests_that_wait_equal_one_by_one(
 @given(them=events(ops=["erase", "lift"], moves_rows=False, has_sequence=False), cuts=CUTS)
 @settings(max_examples=60)
 def test_erasures_equal_one_by_one(them: list[Event], cuts: set[int]) -> None:
-    """An erasure deletes what is there and keeps later rows out until it is lifted."""
+    """An erasure deletes existing rows and keeps later rows out until it is lifted."""
     meaning = Meaning(is_standing=True, moves_rows=False, has_sequence=False)
     oracle, folded = run(meaning, them, cuts)
     assert rows(folded) == rows(oracle)

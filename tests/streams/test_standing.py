@@ -33,7 +33,7 @@ def streams(key: str, value: str = "v", *, erase: str = "TTL") -> tuple[Any, ...
 
 
 def refused(b: Bench, name: str, rows: list[tuple[Any, ...]], schema: str, batch: int) -> str:
-    """What a run is refused with."""
+    """Returns the error that refuses a run."""
     with pytest.raises(InvalidRequest) as caught:
         b.run(name, rows, schema, batch)
     return str(caught.value)
@@ -105,7 +105,7 @@ def test_requests_follow_their_stream_to_a_new_name(session: SparkSession, tmp_p
 
 
 def test_a_request_table_that_is_gone_or_older_stops_the_streams(session: SparkSession, tmp_path: Path) -> None:
-    """Moved away, restored from an older copy, made anew, or set back by RESTORE: nobody appends, nor does a job of one's own."""
+    """Moved away, restored from an older copy, recreated, or set back by RESTORE: no stream appends, nor does a user's own job."""
     b = bench(session, tmp_path, "id STRING, v STRING", *streams("id"))
     record = "k string, w string"
     requests, old, new = (tmp_path / name for name in ("_lakegate/requests/TTL", "old", "new"))
@@ -172,7 +172,7 @@ def test_a_match_column_that_delta_fills_in_is_met(session: SparkSession, tmp_pa
     assert b.rows("raw", "tag", "note") == [("E", "y", None)]
 
 
-def test_what_the_ledger_has_is_asked_for(session: SparkSession, tmp_path: Path) -> None:
+def test_a_request_table_older_than_the_ledger_knows_is_found(session: SparkSession, tmp_path: Path) -> None:
     """A version that the ledger knows and the request table has not, though no note and no token tells."""
     b = bench(session, tmp_path, "id STRING, v STRING", *streams("id"))
     b.run("In", [("1", "a")], "k string, w string", 0)

@@ -37,8 +37,8 @@ class WaitingBench(Bench):
         self.change(move)
 
 
-def test_a_job_that_runs_alone_ends_where_nobody_could_let_it_in(session: SparkSession) -> None:
-    """Waiting longer cannot help: who would take the next turn is not there."""
+def test_a_job_that_runs_alone_ends_where_no_other_job_could_let_it_in(session: SparkSession) -> None:
+    """Waiting longer cannot help: the job that would take the next turn does not run."""
     bench = WaitingBench(session, has_others=False)
     with pytest.raises(TurnNotGranted, match="waits for Ingestion"):
         bench.supervisor.run_until(lambda: bench.work.swept > 0, on_waiting=bench.told.append)
@@ -46,8 +46,8 @@ def test_a_job_that_runs_alone_ends_where_nobody_could_let_it_in(session: SparkS
     bench.supervisor.close()
 
 
-def test_a_job_of_a_run_with_others_outwaits_that_one_of_them_is_started_again(session: SparkSession) -> None:
-    """One that was killed is not alive before it has its Spark; that ends nobody else."""
+def test_a_job_waits_while_another_job_of_its_run_is_restarted(session: SparkSession) -> None:
+    """A killed job is not alive again before its Spark has started; that ends no other job."""
     bench = WaitingBench(session, has_others=True)
 
     def is_swept() -> bool:

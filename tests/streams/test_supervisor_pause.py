@@ -99,7 +99,7 @@ def bench(session: SparkSession) -> Bench:
 
 
 def test_one_run_of_a_paused_job_is_refused_before_it_looks(bench: Bench) -> None:
-    """With who paused it, why, and how it goes on."""
+    """The error names the person, the reason, and how to resume."""
     with pytest.raises(TurnNotGranted, match="paused by me@h: repair") as refused:
         bench.supervisor.run_once()
     assert "lakegate resume Upkeep" in str(refused.value)
@@ -123,7 +123,7 @@ def test_a_run_until_idle_leaves_a_paused_job_out(bench: Bench) -> None:
 
 
 def test_a_paced_run_waits_and_goes_on_when_it_is_resumed(bench: Bench) -> None:
-    """Within a second or so, not at its next pace; told once."""
+    """Within about a second, not at its next scheduled run; reported once."""
     runs = threading.Thread(
         target=bench.supervisor.run_paced, args=(3_600_000,), kwargs={"on_waiting": bench.told.append}
     )

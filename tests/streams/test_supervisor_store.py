@@ -46,7 +46,7 @@ class AwayBench(Bench):
 
 @pytest.mark.parametrize("away", [1, 4])
 def test_a_store_that_is_away_for_a_while_is_asked_again(session: SparkSession, away: int) -> None:
-    """Each time it is told; the sweep is done once, in one turn."""
+    """Each failure is reported; the sweep is done once, in one turn."""
     bench = AwayBench(session)
     bench.run(away)
     assert [type(error) for error in bench.told] == [StoreUnavailable] * away
@@ -58,7 +58,7 @@ def test_a_store_that_is_away_for_a_while_is_asked_again(session: SparkSession, 
 
 
 def test_a_store_that_stays_away_ends_the_job(session: SparkSession) -> None:
-    """With how often it was asked and what to do; nothing was done."""
+    """The error has the number of attempts and the advice; nothing was done."""
     bench = AwayBench(session)
     with pytest.raises(LakegateError, match="is away; asked 5 times, and Upkeep has ended") as ended:
         bench.run(1000)

@@ -15,7 +15,7 @@ import pytest
 @pytest.mark.zookeeper
 @pytest.mark.timeout(1500)
 def test_drivers_under_faults_write_everything_once_and_in_turn(tmp_path: Path) -> None:
-    """A network that is silent, a Python and a JVM stopped, a driver killed, and what else there is time for in half a minute.
+    """A silent network, a Python and a JVM stopped, a driver killed, and further faults within half a minute.
 
     Then no turns overlap, each range is there once, the table is right. The seed draws these four first.
     """

@@ -1,4 +1,4 @@
-"""Which files a stream has not been tested against: equal to following each row."""
+"""Files that a stream's requests were not tested against: equal to tracking each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of a sync in a process of its own, which may be killed before or after any step: `python -m tests.syncs.applier`."""
+"""Runs a sync in a process of its own, which may be killed before or after any step: `python -m tests.syncs.applier`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def main() -> None:
     """kind, dsn, folder of changes, mode, number of the transaction to die at (0: never), and when: before, after."""
     kind, dsn, folder, mode, die_at, when = sys.argv[1:]
 
-    def told(number: int, now: When) -> None:
+    def on_commit(number: int, now: When) -> None:
         if (number, now) == (int(die_at), when):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with counted(told) as count:
+    with counted(on_commit) as count:
         target = Database(kind, dsn).target()
         settings = SyncSettings(mode=mode, parallelism=3, changes_max=40)
         list(run(ChangeFiles(files=folder), target, stream="s", settings=settings))

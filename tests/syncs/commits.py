@@ -17,7 +17,7 @@ class Ended(BaseException):
 
 
 class _Counted:
-    """A connection whose commits are told."""
+    """A connection that reports its commits."""
 
     def __init__(self, connection: Any, commit: Callable[[Callable[[], None]], None]) -> None:
         self._connection, self._commit = connection, commit

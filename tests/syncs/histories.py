@@ -27,7 +27,7 @@ LINKS = [("q", ["pid"], "p"), ("q", ["up_g", "up_n"], "q"), ("r", ["g", "n"], "q
 
 @dataclass(slots=True)
 class History:
-    """What the source said, and how its tables end."""
+    """The changes of a source, and the final rows of its tables."""
 
     ddl: list[str]
     changes: list[Change] = field(default_factory=list)
@@ -191,7 +191,7 @@ def _numbered(change: Change, seq: int) -> Change:
 def history(
     seed: int, kind: str, family: Family, source: Database, refusals: tuple[type[BaseException], ...]
 ) -> History:
-    """One history: definitions of the target, the source's changes, and how its tables end."""
+    """Makes a history: definitions of the target, the source's changes, and the final rows of its tables."""
     chance = random.Random(f"{family} {seed}")
     found = History(tables(chance, kind, family))
     free = [f"CREATE TABLE {name} ({', '.join(f'{one} int' for one in COLUMNS[name])}, PRIMARY KEY ({', '.join(KEYS[name])}))"
@@ -206,8 +206,8 @@ def history(
     return found
 
 
-def told(changes: Sequence[Change], how: str) -> list[Change]:
-    """The same changes, said with less: `key`: only keys of before; `changed`: only changed columns of after, too."""
+def as_sent(changes: Sequence[Change], how: str) -> list[Change]:
+    """Cuts the changes' images. `key`: only keys of before; `changed`: also only changed columns of after."""
     found = []
     for one in changes:
         names, before, after = KEYS[one.table], one.before, one.after

@@ -1,4 +1,4 @@
-"""What tests of targets share: empty databases, scenarios in each dialect, and one way to run and compare."""
+"""Functions that tests of targets share: empty databases, scenarios in each dialect, and one way to run and compare."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_trees_fall_and_stand_again(kind: str, request: Request) -> None:
 @every
 @pytest.mark.parametrize("on_delete", ["CASCADE", "SET NULL"])
 def test_actions_in_the_log_are_followed_once(kind: str, on_delete: str, request: Request) -> None:
-    """What the source logs of its own actions is found in the target already, and changes nothing more."""
+    """Changes that the source logs for its own actions are already in the target, and change nothing more."""
     if kind != "sqlite" and on_delete == "SET NULL":
         pytest.skip("the same statements as CASCADE")
     child = [staff(10, 1, 100), staff(11, 1, 101)]
@@ -231,7 +231,7 @@ def test_somebody_new_becomes_the_boss_of_somebody_who_was_there(kind: str, null
 @every
 @pytest.mark.parametrize("names", ["customer address", "a_customer b_address"])
 def test_in_a_circle_the_side_that_may_be_null_comes_first(kind: str, names: str, request: Request) -> None:
-    """Whatever the tables are called."""
+    """For any names of the tables."""
     customer, address = names.split()
     refers = f"FOREIGN KEY (default_id) REFERENCES {address} (id)"
     ddl = [
@@ -287,7 +287,7 @@ def test_a_log_that_shows_what_actions_did_is_enough(connector: str, tmp_path: P
 
 
 def test_an_update_that_a_delta_table_tells_as_two_rows_deletes_no_children() -> None:
-    """The feed tells each UPDATE as a row that went and a row that came; the table itself has no foreign keys."""
+    """The feed shows each UPDATE as a deleted and an inserted row; the table itself has no foreign keys."""
     parent = TableSchema(name="firm", columns=(), identity=("id",), acting=(FIRM_KEY,))
     child = TableSchema(name="staff", columns=(), identity=("id",), foreign_keys=(FIRM_KEY,))
     tables = {"firm": parent, "staff": child}

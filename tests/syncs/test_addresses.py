@@ -1,4 +1,4 @@
-"""What an address of a target says about TLS and times is done, or refused; and a network that is silent is noticed."""
+"""Options of a target's address about TLS and times are obeyed or refused; and a silent network is noticed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_tls_of_mariadb_is_as_the_address_says(
     ],
 )  # fmt: skip
 def test_an_option_that_is_not_known_is_refused(dsn: str) -> None:
-    """Never left out: who asks for TLS in other words would have none."""
+    """It is never ignored: a misspelt option for TLS would give none."""
     pytest.importorskip("lakegate.syncs.targets.mariadb")
     with pytest.raises(InvalidRequest):
         dialect_of(dsn).connect()

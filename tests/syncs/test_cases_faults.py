@@ -33,7 +33,7 @@ def found(database: Database) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 @pytest.mark.parametrize("poison", ["check", "null", "type", "long"])
 def test_case_41_a_poisoned_row(kind: str, mode: str, poison: str, request: Request) -> None:
-    """Set apart with its reason, and with it who would take what it does not let go; the rest is applied."""
+    """The row is quarantined with its reason, and so is the row that needs a value it does not release; the rest is applied."""
     bad = {
         "check": row(1, "new", -1),
         "null": row(1, "new", None),
@@ -67,7 +67,9 @@ def test_case_41_a_poisoned_row(kind: str, mode: str, poison: str, request: Requ
 
 @every
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_what_is_checked_at_the_commit_is_named_and_set_apart(kind: str, mode: str, request: Request) -> None:
+def test_a_violation_found_at_the_commit_is_named_and_its_row_quarantined(
+    kind: str, mode: str, request: Request
+) -> None:
     """A child without its parent, where the foreign key waits for the end; a row that was wrong before is nobody's fault."""
     deferred = "" if kind == "mariadb" else "DEFERRABLE INITIALLY DEFERRED"
     database = fresh(kind, request)
@@ -177,7 +179,7 @@ def test_case_44_hot_rows_and_large_components(kind: str, request: Request) -> N
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[1]])
-def test_case_45_a_reader_beside_an_atomic_apply(kind: str, request: Request) -> None:
+def test_case_45_a_reader_during_an_atomic_apply(kind: str, request: Request) -> None:
     """It never sees half a transaction: the total stays what it is at the source."""
     database = fresh(kind, request)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, uk int UNIQUE, n int)")
@@ -212,7 +214,7 @@ def test_case_45_a_reader_beside_an_atomic_apply(kind: str, request: Request) ->
 
 @every
 def test_case_46_text_at_its_edges(kind: str, request: Request) -> None:
-    """Four-byte letters, the empty string beside NULL; half a surrogate is no text, and said."""
+    """Four-byte letters, the empty string and NULL; half a surrogate is no text and is reported."""
     table = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, n int NOT NULL)"
     if kind == "mariadb":
         table += " CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"

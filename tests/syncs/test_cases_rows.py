@@ -1,4 +1,4 @@
-"""Acceptance cases 19 to 28 and 33 to 39: rows that come, go and move, and what events do not say."""
+"""Acceptance cases 19 to 28 and 33 to 39: inserted, deleted and moved rows, and values that events leave out."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_case_28_tables_without_a_primary_key(kind: str, request: Request) -> No
 
 @every
 def test_case_33_definitions_change_in_the_stream(kind: str, request: Request) -> None:
-    """TRUNCATE, a key that is added and dropped, a column that gets wider: each in its place among the changes."""
+    """TRUNCATE, a key that is added and dropped, a column that gets wider: each in its order among the changes."""
     add, drop, widen = {
         "postgres": (
             "ALTER TABLE t ADD CONSTRAINT k UNIQUE (b)",
@@ -395,7 +395,7 @@ def test_case_39_files_in_another_order(kind: str, request: Request, tmp_path: P
 @on_postgres
 @pytest.mark.parametrize("key", ["id", "id, part", "name"])
 def test_numbers_that_postgres_gives_are_those_of_the_source(kind: str, key: str, request: Request) -> None:
-    """It refuses an UPDATE that names such a column, though the value stays; where it changes, the row is made anew."""
+    """It refuses an UPDATE of such a column even with an equal value; for a new value the row is deleted and inserted."""
     table = (
         "CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY UNIQUE, part text NOT NULL DEFAULT 'p', name text NOT NULL, "
         f"n int, own text, PRIMARY KEY ({key}))"

@@ -253,7 +253,7 @@ def test_case_13_two_values_that_are_one_to_the_target(kind: str, mode: str, req
     apart = {dead.row.key for dead in done.complete.dead}
     if mode == "atomic" or kind == "sqlite":
         assert apart == {(1,), (2,)}
-    # Side by side, the slot that comes first has the value: then only the other row is set apart.
+    # In parallel, the slot that comes first has the value: then only the other row is quarantined.
     assert apart in ({(1,), (2,)}, {(1,)}, {(2,)})
     there = [(id, uk.strip()) for id, uk in ((1, "a"), (2, other), (3, "other")) if (id,) not in apart]
     assert sorted((one["id"], one["uk"].strip()) for one in database.rows("t")) == there
@@ -369,7 +369,7 @@ def test_case_18_ranges_that_must_not_overlap(kind: str, request: Request) -> No
 
 @on_mariadb
 def test_zero_in_a_numbered_column_is_zero(kind: str, request: Request) -> None:
-    """MariaDB would take the next number in its place, and once more with each change."""
+    """MariaDB would use the next number instead, and another one with each change."""
     table = "CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, uk varchar(50) UNIQUE)"
     steps = [c(1, row(0, "x")), c(2, row(7, "y")), u(3, row(0, "x"), uk="z")]
     check_case(kind, request, [table], {"t": []}, steps, rows((0, "z"), (7, "y")))
@@ -407,7 +407,7 @@ def test_a_column_that_updates_renew_has_the_value_of_the_source(kind: str, requ
 
 @on_mariadb
 def test_a_time_that_is_null_stays_null(kind: str, request: Request) -> None:
-    """Also on a server that makes a first `timestamp` column of a table NOT NULL and renewed unless it is told otherwise."""
+    """Also on a server that by default makes a table's first `timestamp` column NOT NULL and updates it with each change."""
     table = "CREATE TABLE t (id int PRIMARY KEY, at timestamp NULL, uk varchar(50) UNIQUE)"
     server = fresh(kind, request)
     server.execute("SET GLOBAL explicit_defaults_for_timestamp = OFF")

@@ -1,4 +1,4 @@
-"""Files of changes: what they may be, and that one which comes late, goes, or is rewritten is told, not passed over."""
+"""Files of changes: their formats; a file that comes late, is deleted, or is rewritten is reported, not ignored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put(path: Path, *changes: Any) -> Path:
 
 
 def read(folder: Path, place: str | None = None, after: int = -1, **tables: str) -> Groups:
-    """What is read of a folder behind a place."""
+    """Reads the changes of a folder after a position."""
     return list(ChangeFiles(files=str(folder), tables=tables).transactions(after, place))
 
 
@@ -89,7 +89,7 @@ def test_two_sources_in_one_folder_are_refused(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- files that come, go and are rewritten
 
 
-def test_a_file_that_comes_late_is_told(tmp_path: Path) -> None:
+def test_a_late_file_is_reported(tmp_path: Path) -> None:
     """Also late lines of a file that was read; a copy of what was read is nothing new."""
     put(tmp_path / "b.jsonl", *[line(n) for n in (10, 11, 12)])
     place, after = end(read(tmp_path))
@@ -111,7 +111,7 @@ def test_a_file_that_comes_late_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_rotated_rewritten_or_is_gone(tmp_path: Path) -> None:
-    """Renamed it is the same; once it was read it may go, and its name be used again; before, it is told."""
+    """A renamed file is the same; after it was read it may be deleted and its name reused; before that, this is reported."""
     for n in range(30):
         put(tmp_path / "c.jsonl", *[line(one) for one in range(n * 3, n * 3 + 3)])
         (tmp_path / "c.jsonl").rename(tmp_path / f"c.jsonl.{n}")

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.data
 
 
 def process(database: Database, folder: Path, mode: str, die_at: int, when: str) -> subprocess.CompletedProcess[str]:
-    """One run in a process of its own."""
+    """Starts a run in a process of its own."""
     command = [
         sys.executable,
         "-m",
@@ -102,15 +102,15 @@ def ended_at(kind: str, name: str, mode: str, at: int, when: When, request: pyte
     scenario, database = SCENARIOS[name], fresh(kind, request)
     changes, is_over = begin(database, scenario), [False]
 
-    def told(number: int, now: When) -> None:
+    def on_commit(number: int, now: When) -> None:
         if is_over[0] or (number, now) == (at, when):
             is_over[0] = True
             raise Ended
 
     third = max(2, len(changes) // 3)
-    with counted(told), contextlib.suppress(Ended):
+    with counted(on_commit), contextlib.suppress(Ended):
         sync(database, changes, mode=mode, parallelism=3, changes_max=third)
-    if is_over[0]:  # the next one is told to cut otherwise; what was begun ends where it was to end
+    if is_over[0]:  # the next run has other batch limits; a batch that was begun keeps its end
         sync(database, changes, mode=mode, parallelism=2, changes_max=third // 2)
     assert state(database, scenario.tables) == expected(scenario), (mode, at, when)
     assert database.query("SELECT count(*) FROM lakegate_slot") == [(0,)]
@@ -121,7 +121,7 @@ def ended_at(kind: str, name: str, mode: str, at: int, when: When, request: pyte
     "kind", [KINDS[0], pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.matrix]), KINDS[2]]
 )
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_run_that_ends_at_any_commit_is_made_up_for(kind: str, name: str, request: pytest.FixtureRequest) -> None:
+def test_a_run_that_ends_at_any_commit_is_completed_later(kind: str, name: str, request: pytest.FixtureRequest) -> None:
     """As by kill -9, for the target: its connections are closed, and what was not committed is gone."""
     if name in lacks(kind):
         pytest.skip(f"{kind} has no such table")

@@ -59,7 +59,7 @@ def write(path: Path, *messages: Any) -> Path:
 
 
 def changes(folder: Path, place: str | None = None, after: int = -1, *, whole: bool = True) -> list[tuple[Change, ...]]:
-    """What is read from `data/` and `ends/` of the folder."""
+    """Reads the changes from `data/` and `ends/` of the folder."""
     return list(reader(folder, whole=whole).transactions(after, place))
 
 
@@ -236,7 +236,7 @@ def test_what_the_connector_sends_again_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_transaction_that_can_never_be_whole_is_an_error(tmp_path: Path) -> None:
-    """Not silence: a change of it is missing where others come behind it, or the source's log was begun anew."""
+    """A change of it is missing and later ones follow, or the source's log was restarted: the sync reports it."""
     write(tmp_path / "data" / "t", message("c", 10, after={"id": 1}, tx="A"), message("c", 30, after={"id": 3}, tx="C"))
     write(tmp_path / "ends" / "t", ended("A", t=2), ended("C", t=1))
     with pytest.raises(
@@ -280,7 +280,7 @@ def test_the_place_moves_over_messages_that_say_nothing(tmp_path: Path) -> None:
     (group,) = changes(tmp_path)
     place = group[-1].place
     assert (ids([group]), offsets(place)) == ([[1, 1]], [3, 2])
-    assert changes(tmp_path, place, 1) == []  # and it is not told again
+    assert changes(tmp_path, place, 1) == []  # and it is not sent again
     begun = [message("c", 20, after={"id": 2}, tx="C"), None]
     write(tmp_path / "data" / "t", *gone, None, *begun)
     write(tmp_path / "ends" / "t", None, None, ended("B"), {"status": "BEGIN", "id": "C"}, ended("C", t=2))
@@ -377,7 +377,7 @@ def test_a_created_row_that_lacks_a_large_value_is_never_written_without_it(tmp_
 
 
 @pytest.mark.parametrize("is_deferrable", [True, False])
-def test_whole_rows_tell_who_leaves_a_key_that_two_have_for_a_moment(is_deferrable: bool) -> None:
+def test_whole_rows_show_which_row_leaves_a_key_that_two_have_for_a_moment(is_deferrable: bool) -> None:
     """The one that was there before the transaction, if the deleted row's values are not those of the one that came."""
     key = UniqueKey(name="pk", parts=("id",), columns=frozenset({"id"}), is_primary=True, is_deferrable=is_deferrable)
     columns = tuple(Column(name=one, type="text") for one in ("id", "email", "name"))

@@ -1,4 +1,4 @@
-"""What a source's statements may do in the target: a stated list, on the sync's tables; control tables are no targets."""
+"""Statements of a source that the target allows: a stated list, on the sync's tables, never on control tables."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Told = list[tuple[str, list[tuple[str, dict[str, Any]]]]]
 
 
 def history(chance: Random, kind: str, name: str, first: int) -> Told:
-    """What one source did."""
+    """Makes the changes of one source."""
     told: Told = []
     number, position = first, 1_000
     for n in range(chance.randrange(1, 12)):
@@ -98,7 +98,7 @@ def failed_over(told: Told, chance: Random) -> Told:
 
 
 def attempt(seed: int, folder: Path | None = None) -> None:
-    """One history; as files if there is a folder."""
+    """Runs one history; as files if there is a folder."""
     chance = Random(f"debezium {seed}")
     kind, is_whole = chance.choice(("postgres", "mysql", "gtid")), chance.random() < 0.6
     is_plain = folder is not None and not is_whole  # files of a table each that grow for themselves come late

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from lakegate.demo.database_servers import Database
-from tests.syncs.histories import COLUMNS, Family, history, told
+from tests.syncs.histories import COLUMNS, Family, as_sent, history
 from tests.syncs.rooms import KINDS, fresh, state, sync
 
 FAMILIES: list[Family] = ["unlogged", "logged", "deferred"]
 
 
 def refusals(kind: str) -> tuple[type[BaseException], ...]:
-    """What a source's driver raises for a statement that its keys forbid."""
+    """Returns the errors that a source's driver raises for a statement that its keys forbid."""
     if kind == "sqlite":
         return (sqlite3.IntegrityError,)
     if kind == "postgres":
@@ -38,7 +38,7 @@ def drop(database: Database) -> None:
 
 
 def check(seed: int, kind: str, family: Family, request: pytest.FixtureRequest) -> None:
-    """One history, carried over in two ways."""
+    """Carries one history over in two ways, and compares."""
     source = fresh(kind, request)
     found = history(seed, kind, family, source, refusals(kind))
     chance = random.Random(seed)
@@ -49,7 +49,7 @@ def check(seed: int, kind: str, family: Family, request: pytest.FixtureRequest) 
     ]  # fmt: skip
     for way in ways:
         how = chance.choice(["whole", "key", "changed"] if family != "deferred" else ["whole", "changed"])
-        changes = told(found.changes, how)
+        changes = as_sent(found.changes, how)
         database = fresh(kind, request)
         database.execute(*found.ddl)
         done = sync(database, changes, **way)

@@ -1,4 +1,4 @@
-"""Rows that were set apart come in when what kept them out is gone, and leave no letter behind."""
+"""Quarantined rows are applied when their obstacle is gone, and leave no letter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(9) UNIQUE, v int CHECK (v < 
 
 
 def row(id: int, uk: str, v: int) -> dict[str, Any]:
-    """One row."""
+    """Makes a row."""
     return {"id": id, "uk": uk, "v": v}
 
 
@@ -40,7 +40,7 @@ def carried(database: Database, *batches: list[Any], mode: str = "atomic") -> No
 
 
 def found(database: Database) -> tuple[list[tuple[Any, ...]], int]:
-    """The table, and how many rows are set apart."""
+    """Returns the table's rows, and the number of quarantined rows."""
     return sorted(tuple(one.values()) for one in database.rows("t")), len(database.rows("lakegate_dead"))
 
 
@@ -83,7 +83,7 @@ def test_a_row_that_stays_wrong_has_one_letter(request: pytest.FixtureRequest) -
 
 
 def test_random_histories_with_bad_rows_end_right_when_all_is_corrected(request: pytest.FixtureRequest) -> None:
-    """Whatever was set apart on the way: when the source's rows all fit, the target has them, and no letter is left."""
+    """When all rows of the source fit, the target has them and no letter is left, whichever rows were quarantined before."""
     for seed in range(4):
         chance = random.Random(seed)
         database = fresh("sqlite", request)

@@ -65,17 +65,17 @@ class Rows:
 
 
 def put(id: int, uk: Any, b: Any = None) -> Row:
-    """A row that came."""
+    """Makes an inserted row."""
     return (True, id, uk, b)
 
 
 def gone(id: int, uk: Any, b: Any = None) -> Row:
-    """A row that went."""
+    """Makes a deleted row."""
     return (False, id, uk, b)
 
 
 def apply(database: Database, rows: Rows, *, key: Sequence[str] = (), **settings: Any) -> AppliedBatch:
-    """As one batch, which is the target's first."""
+    """Applies the rows as one batch, the first of the target."""
     target = database.target(key=key)
     try:
         progress = target.open_stream("s")
@@ -96,7 +96,7 @@ def found(database: Database) -> list[Row]:
 def test_many_rows_end_as_their_changes_would(
     kind: str, mode: Literal["atomic", "parallel"], how: str, request: pytest.FixtureRequest, monkeypatch: Any
 ) -> None:
-    """Values go round in circles among rows that stay, from rows that go to rows that come; a part is staged twice."""
+    """Values rotate among remaining rows, and move from deleted to inserted rows; a part is staged twice."""
     monkeypatch.setattr(sql_target, "SPREAD_ROWS", 1 if how == "elsewhere" else 10**9)
     chance = random.Random(5)
     for _ in range(3):
@@ -153,7 +153,7 @@ def test_what_breaks_a_key_stops_and_names_the_row(kind: str, request: pytest.Fi
 
 @pytest.mark.parametrize("kind", KINDS[:2])  # SQLite takes any value in any column
 def test_what_fits_no_column_is_refused(kind: str, request: pytest.FixtureRequest, monkeypatch: Any) -> None:
-    """Which row it was nobody knows; why is said, and nothing is written."""
+    """The row is unknown; the reason is reported, and nothing is written."""
     database = fresh(kind, request)
     database.execute(T)
     for spread in (1, 10**9):
@@ -193,7 +193,7 @@ def test_a_primary_key_of_sqlite_takes_no_null(type: str, request: pytest.Fixtur
     assert found(database) == []
 
 
-def test_columns_and_keys_that_are_not_there_are_told(request: pytest.FixtureRequest) -> None:
+def test_missing_columns_and_keys_are_reported(request: pytest.FixtureRequest) -> None:
     """As of changes one by one; what the settings leave out is left out."""
     database = fresh("sqlite", request)
     database.execute(T)

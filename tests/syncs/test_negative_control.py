@@ -1,4 +1,4 @@
-"""Without the plan the same tests fail: rows spread by primary key, in set statements or one by one, are in each other's way."""
+"""Without the plan the same tests fail: rows spread by primary key, in set statements or one by one, conflict."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Blind(SqlTarget):
 
 
 def fails_without_plan(database: Database, name: str) -> bool:
-    """Whether the scenario is refused, or ends wrong."""
+    """Returns whether the scenario is refused, or ends wrong."""
     scenario = next(one for one in scenarios(PATH) if one.id == name)
     changes = begin(database, scenario)
     blind = Blind(database.target()._dialect)

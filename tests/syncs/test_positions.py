@@ -89,7 +89,7 @@ class Topics:
 
 
 def read(logs: Any, place: str | None = None, after: int = -1, *, now_s: float = 1.0, **tables: str) -> Groups:
-    """What is read of the logs behind a place."""
+    """Reads the changes of the logs after a position."""
     return list(DebeziumChanges(logs=logs, tables=tables, clock=lambda: now_s).transactions(after, place))
 
 
@@ -101,7 +101,7 @@ def ids(groups: Groups) -> list[Any]:
 
 
 def in_pieces(logs: Topics, whole: dict[str, list[Any]], steps: int) -> list[Any]:
-    """What is read if the logs grow in so many steps, and the reader begins again after each group."""
+    """Reads logs that grow in the given number of steps; the reader restarts after each group."""
     found: list[Any] = []
     place, after = None, -1
     for step in range(1, steps + 1):
@@ -128,14 +128,14 @@ def files(folder: Path, **contents: Sequence[Any]) -> EnvelopeFiles:
 
 
 def two_servers() -> list[dict[str, Any]]:
-    """One log has high positions, the other low ones and a clock that is behind or ahead."""
+    """Makes a log with high positions, and one with low positions and a clock that is late or early."""
     high = [mysql(40, n, name="one", server_id=1, ts_ms=10_000 + n) for n in (100, 300, 500)]
     low = [mysql(3, n, name="two", server_id=2, ts_ms=n * 100) for n in (200, 400, 600)]
     return [one for pair in zip(high, low, strict=True) for one in pair]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_the_logs_of_two_servers_in_one_topic_are_told_apart(steps: int) -> None:
+def test_the_logs_of_two_servers_in_one_topic_are_distinguished(steps: int) -> None:
     """Neither is old because the other's number is higher; what each sends again is dropped."""
     rows = two_servers()
     whole = {"orders/0": [*rows[:4], *rows[1:3], *rows[2:]]}

@@ -1,4 +1,4 @@
-"""Any valid history, told in any way, cut anywhere, applied in any order and crashing anywhere, ends as its serial run."""
+"""Any valid history, with any images, cut anywhere, applied in any order and crashing anywhere, ends as its serial run."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def _is_valid(rows: dict[int, dict[str, Any]]) -> bool:
     return True
 
 
-def told(changes: Sequence[Change], how: str) -> list[Change]:
-    """The same changes, said with less."""
+def as_sent(changes: Sequence[Change], how: str) -> list[Change]:
+    """Cuts the changes' images."""
 
     def say(change: Change) -> Change:
         if how == "key" and change.before is not None:
@@ -165,7 +165,7 @@ def test_any_history_ends_as_its_serial_run(seed: int, is_deferred: bool, how: s
     """With each constraint checked at each row: no violation on the way, and the same rows in the end."""
     chance = random.Random(seed)
     history = serial(chance, is_deferred=is_deferred and how != "key")
-    storage = carry_over(told(history.changes, how), chance)
+    storage = carry_over(as_sent(history.changes, how), chance)
     assert storage.rows.get("t", {}) == history.final
 
 
@@ -174,7 +174,7 @@ def test_any_history_ends_as_its_serial_run(seed: int, is_deferred: bool, how: s
 def test_the_fast_fold_says_what_the_fold_says(seed: int, is_deferred: bool, how: str) -> None:
     """Or says that it cannot: of each batch of a history that has been swapped about within its transactions, too."""
     chance = random.Random(seed)
-    changes = told(serial(chance, is_deferred=is_deferred).changes, how)
+    changes = as_sent(serial(chance, is_deferred=is_deferred).changes, how)
     if is_deferred:  # a deferred key: a row may come under a key before the one that has it leaves
         groups = [chance.sample(group, len(group)) for group in transactions(changes)]
         changes = [replace(one, seq=seq) for seq, one in enumerate(one for group in groups for one in group)]

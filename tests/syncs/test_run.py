@@ -1,4 +1,4 @@
-"""What lies between a source and a target: files, definitions that change, a source that changed behind our back."""
+"""Events between a source and a target: files, definitions that change, a source that changed unnoticed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row(id: int, uk: Any, b: Any = None) -> dict[str, Any]:
 def test_a_key_that_somebody_adds_is_found_when_it_is_broken(
     kind: str, policy: str, request: pytest.FixtureRequest
 ) -> None:
-    """The definition is read again, the batch is planned again, and nobody is stopped or set apart."""
+    """The definition is read again, the batch is planned again, and no row is quarantined or stops the sync."""
     database = fresh(kind, request)
     database.execute(T)
     fill(database, "t", [row(1, "x", "one"), row(2, "y", "two")])

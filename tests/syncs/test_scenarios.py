@@ -36,7 +36,7 @@ pytestmark = pytest.mark.data
 
 
 def check(kind: str, name: str, way: tuple[str, int, int, str], request: pytest.FixtureRequest, plan: str) -> None:
-    """One scenario, one way."""
+    """Checks one scenario in one way."""
     if name in lacks(kind):
         pytest.skip(f"{kind} has no such table")
     scenario = SCENARIOS[name]
@@ -52,7 +52,7 @@ def check(kind: str, name: str, way: tuple[str, int, int, str], request: pytest.
         changes = changed_columns_only(changes, keys)
     how = {"mode": mode, "parallelism": parallelism, "changes_max": changes_max, "plan": plan}
     for done in sync(database, changes, **how):
-        # What the plan foresaw needs no second try: one would hide an edge that was missed.
+        # A complete plan needs no second try: a second try would hide a missing edge.
         assert done.complete is None or done.complete.retried_alone == 0
     assert state(database, scenario.tables) == expected(scenario)
     # The whole delivered again changes nothing.

@@ -1,4 +1,4 @@
-"""What the target refuses alone may fit with what follows: children before their parents, and a target that is ahead."""
+"""Rows that the target refuses alone may fit with later ones: children before their parents, a target that is ahead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def applied(database: Database, rows: list[Any], **settings: Any) -> list[Applie
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_children_may_come_long_before_their_parents(kind: str, request: pytest.FixtureRequest) -> None:
-    """Of another table, and of their own; what came behind the snapshot is applied as ever, and orphans are told."""
+    """Of another table, and of their own; changes after the snapshot are applied as usual, and orphans are reported."""
     for mode in ("atomic", "parallel"):
         database = fresh(kind, request)
         database.execute(FIRM, STAFF)

@@ -29,7 +29,7 @@ MARKS = {"postgres": [pytest.mark.postgres], "mariadb": [pytest.mark.mariadb], "
 
 
 def history(name: str) -> tuple[list[Step], set[tuple[int, str, str]]]:
-    """The changes of a case, and the rows that the target has when only the one row is set apart."""
+    """Returns the changes of a case, and the rows of the target when only the one row is quarantined."""
     one, two, three = ({"id": n, "v": "yes", "w": str(n)} for n in (1, 2, 3))
     if "conflict" in name:
         return [c(0, one), c(1, two), c(1, {**three, "w": "1"})], {(1, "yes", "1"), (2, "yes", "2")}
@@ -120,7 +120,7 @@ def test_a_table_without_a_key_loses_no_row_in_silence(request: pytest.FixtureRe
 
 
 @pytest.mark.postgres
-def test_rows_of_partitions_without_a_key_are_told_apart(request: pytest.FixtureRequest) -> None:
+def test_rows_of_partitions_without_a_key_are_distinguished(request: pytest.FixtureRequest) -> None:
     """A row's place is unique within its partition only: one row is deleted, not one of each partition."""
     database = fresh("postgres", request)
     database.execute(

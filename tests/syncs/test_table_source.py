@@ -26,7 +26,7 @@ FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDelet
 
 
 class Lake:
-    """One table, and a database that is kept in step with it."""
+    """A table, and a database that is kept in step with it."""
 
     def __init__(self, session: SparkSession, root: Path, database: Database, dsn: str) -> None:
         self.session, self.root, self.database, self.dsn = session, root, database, dsn
@@ -52,13 +52,13 @@ class Lake:
             return [one.through for one in next(keeper.passes())]
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Of the target."""
+        """Returns the rows of the target."""
         return self.database.query("SELECT id, email FROM people ORDER BY id")
 
 
 @pytest.fixture
 def lake(session: SparkSession, tmp_path: Path) -> Lake:
-    """With an SQLite target that has its table."""
+    """Makes a lake with an SQLite target that has its table."""
     database = fresh_sqlite(tmp_path)
     database.execute("CREATE TABLE people (id int PRIMARY KEY, email varchar(50) NOT NULL UNIQUE)")
     return Lake(session, tmp_path, database, f"sqlite:{next(tmp_path.glob('*.db'))}")
@@ -128,7 +128,7 @@ def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
     lake.sql("INSERT INTO @ SELECT CAST(id AS INT), concat('m', id) FROM range(7)")
     is_over = []
 
-    def told(number: int, when: str) -> None:
+    def on_commit(number: int, when: str) -> None:
         parts = "SELECT 1 FROM lakegate_slot JOIN lakegate_stream USING (stream)"
         if is_over or (when == "after" and number > 2 and database.query(f"{parts} WHERE last_batch = {whole}")):
             is_over.append(number)
@@ -139,7 +139,7 @@ def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
             keeper._settings = replace(keeper._settings, changes_max=4)
             return [(one.changes, one.through) for one in next(keeper.passes())]
 
-    with counted(told), contextlib.suppress(Ended):
+    with counted(on_commit), contextlib.suppress(Ended):
         carried()
     assert lake.rows()
     lake.sql("DELETE FROM @ WHERE id IN (0, 6)")
@@ -290,7 +290,7 @@ def test_values_of_every_type_arrive_as_they_are(session: SparkSession, tmp_path
 
 
 def test_the_key_is_named_where_the_target_has_another(lake: Lake) -> None:
-    """Rows are told apart by it; the target's own primary key is one more that rows may be in each other's way with."""
+    """It identifies rows; the target's own primary key is one more key in which rows may collide."""
     lake.database.execute(
         "DROP TABLE people", "CREATE TABLE people (n integer PRIMARY KEY AUTOINCREMENT, id int NOT NULL, email text)"
     )

@@ -30,7 +30,7 @@ SAID = {
 
 
 @pytest.mark.parametrize(("fault", "code"), [(fault, code) for fault, codes in SAID.items() for code in codes])
-def test_a_state_of_postgresql_is_told_as_what_it_is(fault: Fault, code: str) -> None:
+def test_a_sqlstate_of_postgresql_is_mapped_to_its_fault(fault: Fault, code: str) -> None:
     """Read-only is passing, an index row that is too large is a row's fault, a missing permission is for good."""
     assert of_postgres(code).fault is fault
 
@@ -55,7 +55,7 @@ def test_every_class_of_postgresql_has_a_meaning() -> None:
         (Fault.OTHER, [1064, 1146, 1142, 1054, 1045, 1305, 9999]),
     ],
 )
-def test_a_number_of_mariadb_is_told_as_what_it_is(fault: Fault, codes: list[int]) -> None:
+def test_an_error_number_of_mariadb_is_mapped_to_its_fault(fault: Fault, codes: list[int]) -> None:
     """With the server's usual state, or where the driver says none."""
     for code in codes:
         assert [of_mariadb(code, state).fault for state in ("HY000", None)] == [fault, fault], code

@@ -81,7 +81,7 @@ def test_a_value_that_is_too_large_to_be_kept_is_left_out_of_the_dead_letter(req
 
 
 @pytest.mark.postgres
-def test_a_read_only_target_is_told_as_one(request: pytest.FixtureRequest) -> None:
+def test_a_read_only_target_is_reported_as_read_only(request: pytest.FixtureRequest) -> None:
     """After a fail-over: status 6, as it may pass, and not as a mistake in the file; before and after the first batch."""
     database = fresh("postgres", request)
     database.execute(TABLE.format("text"))
@@ -93,7 +93,7 @@ def test_a_read_only_target_is_told_as_one(request: pytest.FixtureRequest) -> No
         sync(database, changes_of(c(0, {"id": n, "v": "a"})))
 
 
-def test_a_target_without_space_or_leave_to_write_is_told_as_one(request: pytest.FixtureRequest) -> None:
+def test_a_target_without_space_or_permission_to_write_is_reported_as_such(request: pytest.FixtureRequest) -> None:
     """SQLite: the file system's or the file's limit (`max_page_count`), and a file that is read-only."""
     database = fresh("sqlite", request)
     database.execute(TABLE.format("text"))
@@ -122,7 +122,7 @@ def test_a_target_without_space_or_leave_to_write_is_told_as_one(request: pytest
 
 @pytest.mark.postgres
 def test_a_missing_permission_is_for_good(request: pytest.FixtureRequest) -> None:
-    """Status 2: nobody should wait for it."""
+    """Exit status 2: waiting does not help."""
     database = fresh("postgres", request)
     role = database.dsn.rpartition("%3D")[2]
     database.execute(TABLE.format("text"), f"CREATE ROLE {role} LOGIN", f"GRANT ALL ON SCHEMA {role} TO {role}")
@@ -197,7 +197,7 @@ def following(root: Path, dsn: str, patience: str) -> Iterator[tuple[subprocess.
 
 
 def bring(root: Path, n: int) -> None:
-    """One more row."""
+    """Adds a file with one more row."""
     (root / "c").mkdir(exist_ok=True)
     line = {"seq": n, "tx": str(n), "table": "t", "op": "c", "after": {"id": n, "v": "a"}}
     (root / "c" / f".{n}").write_text(json.dumps(line) + "\n")

@@ -66,7 +66,7 @@ def empty(kind: str, request: pytest.FixtureRequest) -> Database:
 
 
 def seen(kind: str, type: str, column: str) -> str:
-    """What tells two values of a column apart."""
+    """Returns a form in which two different values of a column differ."""
     if kind == "postgres":
         return f"{column}::text"
     if kind == "sqlite":
@@ -76,7 +76,7 @@ def seen(kind: str, type: str, column: str) -> str:
 
 
 def messages(numbered: list[tuple[int, Case]], table: str, id: int, lsn: int, is_null: bool) -> Iterator[str]:
-    """One row with these columns."""
+    """Makes messages of one row with these columns."""
     fields = [{"field": "id", "type": "int32"}, *({**case.schema, "field": f"c{n}"} for n, case in numbered)]
     images = [{"field": name, "type": "struct", "fields": fields} for name in ("before", "after")]
     after = {"id": id, **{f"c{n}": None if is_null else case.value for n, case in numbered}}
@@ -89,7 +89,7 @@ def messages(numbered: list[tuple[int, Case]], table: str, id: int, lsn: int, is
 def test_a_value_of_each_type_is_as_an_insert_leaves_it(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """In whole rows, beside NULLs; what a target has no value for is set apart, with its row, and nothing else is."""
+    """In whole rows, next to NULLs; a value that the target does not have quarantines its row, and no other row."""
     database = empty(kind, request)
     numbered = list(enumerate(CASES))
     taken = [(n, case) for n, case in numbered if held(case, kind)[1] != REFUSED]
@@ -123,7 +123,7 @@ def test_a_value_of_each_type_is_as_an_insert_leaves_it(
 
 
 def test_the_reference_shows_the_matrix() -> None:
-    """`LAKEGATE_WRITE_REFERENCE=1` writes the page anew."""
+    """`LAKEGATE_WRITE_REFERENCE=1` rewrites the page."""
     lines = [HEAD]
     for source in ("PostgreSQL", "MySQL"):
         lines.append(f"## From {source}\n\n| {source} | in PostgreSQL | in MariaDB | in SQLite |\n|---|---|---|---|\n")

@@ -50,7 +50,7 @@ def message(value: Any, schema: dict[str, Any] | None, *, op: str = "c", id: int
 
 
 def decoded(value: Any, schema: dict[str, Any] | None, reading: Reading = debezium_envelope.DEFAULT) -> Any:
-    """What the envelope says of `x`."""
+    """Returns the value of `x` in the envelope."""
     read = debezium_envelope.read(message(value, schema), None, reading)
     assert isinstance(read, RowChanged)
     assert read.after is not None
@@ -124,7 +124,7 @@ def test_moments_that_python_does_not_have_are_texts(logical: str, value: Any, t
 
 
 def test_a_value_that_cannot_be_decoded_is_its_rows_fault(tmp_path: Path) -> None:
-    """With `quarantine` it is set apart, and others go on; with `stop` the row is named."""
+    """With `quarantine` the row is quarantined, and others continue; with `stop` the row is named."""
     days, amount = field("int32", "io.debezium.time.Date"), field("bytes", "org.apache.kafka.connect.data.Decimal")
     sent = [message("x", days), message("%%%", amount, id=2, lsn=2), message(20_000, days, id=3, lsn=3)]
     database = fresh_sqlite(tmp_path)
@@ -138,7 +138,7 @@ def test_a_value_that_cannot_be_decoded_is_its_rows_fault(tmp_path: Path) -> Non
     assert database.query("SELECT * FROM t") == [(3, "2024-10-04")]
 
 
-def test_a_row_that_was_set_apart_keeps_what_its_values_are() -> None:
+def test_a_quarantined_row_keeps_the_types_of_its_values() -> None:
     """Sent again, a text that may stand for bytes is refused again, and a value that was not decoded is no text."""
     at, amount = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), Decimal("12345678901234567.80")
     sent = [
@@ -258,7 +258,7 @@ def test_a_float_that_is_no_number_is_not_lost(tmp_path: Path) -> None:
 
 @pytest.mark.mariadb
 def test_numbers_that_mariadb_has_not_are_their_rows_fault(request: pytest.FixtureRequest) -> None:
-    """NaN and infinities are set apart, as a row that breaks a key is."""
+    """NaN and infinities are quarantined, as is a row that breaks a key."""
     database = fresh("mariadb", request)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, x double)")
     rows = [{"id": n, "x": x} for n, x in enumerate((1.5, float("nan"), float("inf"), json_numbers.loads("1e400")))]
@@ -272,7 +272,7 @@ def test_numbers_that_mariadb_has_not_are_their_rows_fault(request: pytest.Fixtu
 
 
 def test_a_geometry_keeps_its_reference_system() -> None:
-    """Whether the binary itself or the field beside it says it."""
+    """The binary itself, or the field next to it, names the system."""
     plain = bytes.fromhex("0101000000000000000000F83F0000000000000440")
     extended = bytes.fromhex("0101000020E6100000000000000000F83F0000000000000440")
     big_endian = bytes.fromhex("00000000013FF80000000000004004000000000000")

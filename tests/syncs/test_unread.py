@@ -44,7 +44,7 @@ BAD: list[bytes] = [
 
 
 def applied(database: Database, source: ChangeSource, *, batches_max: int = 1 << 30, **how: Any) -> list[AppliedBatch]:
-    """What a run does, which ends after some batches."""
+    """Runs the sync for some batches; returns the results."""
     target = database.target()
     done: list[AppliedBatch] = []
     try:
@@ -61,13 +61,13 @@ def applied(database: Database, source: ChangeSource, *, batches_max: int = 1 <<
 
 
 def found(database: Database) -> tuple[list[int], list[str]]:
-    """Keys of the table, and where the records are that were set apart."""
+    """Returns the keys of the table, and the positions of the quarantined records."""
     letters = [json.loads(row["row_key"])[0] for row in database.rows("lakegate_dead")]
     return sorted(row["id"] for row in database.rows("t")), sorted(one.rpartition("/")[2] for one in letters)
 
 
 @pytest.mark.parametrize("size", [1, 100])
-def test_lines_that_cannot_be_read_are_set_apart_once(
+def test_lines_that_cannot_be_read_are_quarantined_once(
     size: int, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every place of a file, of a compressed one and of one that holds nothing else; each run ends after one batch."""
@@ -94,7 +94,7 @@ def test_lines_that_cannot_be_read_are_set_apart_once(
     assert applied(database, ChangeFiles(files=str(folder))) == []
 
 
-def test_cells_of_parquet_that_cannot_be_read_are_set_apart(
+def test_cells_of_parquet_that_cannot_be_read_are_quarantined(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Text that is no JSON, one that is too large, and a row without its image."""
@@ -148,7 +148,7 @@ def test_the_commands_show_and_drop_what_cannot_be_read(tmp_path: Path) -> None:
 
 
 def envelopes(folder: Path) -> DebeziumChanges:
-    """Of `data/` and `ends/`."""
+    """Makes a source of the envelopes in `data/` and `ends/`."""
     return DebeziumChanges(logs=EnvelopeFiles(files=str(folder / "data"), transactions=str(folder / "ends")))
 
 
@@ -204,7 +204,7 @@ def test_a_transaction_is_applied_without_the_message_that_cannot_be_read(
         applied(database, envelopes(tmp_path), changes_max=size)
 
 
-def test_messages_without_metadata_that_cannot_be_read_are_set_apart(
+def test_messages_without_metadata_that_cannot_be_read_are_quarantined(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that is too large; an end of a transaction that cannot be read stops, as nothing is complete without it."""

@@ -32,7 +32,7 @@ TABLE = {
 
 
 def row(id: int, **values: Any) -> dict[str, Any]:
-    """One row of the source."""
+    """Makes a row of the source."""
     kept = {"id": id, "name": f"n{id}", "note": None, "amount": "1.50", "at": "2024-01-01T02:00:00+02:00"}
     return {**kept, "facts": {"b": 1, "a": [2]}, "mail": f"m{id}", **values}
 
@@ -55,7 +55,7 @@ def carried(database: Database, changes: Sequence[Change]) -> None:
 
 
 def compared(database: Database, changes: Sequence[Change], **more: Any) -> Verified:
-    """What `verify` says."""
+    """Returns the result of `verify`."""
     target = database.target()
     try:
         return verify(Changes(changes), target, stream="s", **more)
@@ -104,8 +104,8 @@ def test_the_same_written_in_another_way_is_no_difference(kind: str, request: py
     other = [u(50, row(n), amount=1.5, at="2023-12-31T19:00:00-05:00") for n in range(10, 20)]
     database.execute("UPDATE lakegate_stream SET position = 1000")
     facts = {"a": [2], "b": 1.0} if kind == "postgres" else {"b": 1, "a": [2]}
-    told = [*STEPS, *((tx, t, op, b, {**a, "facts": facts}) for tx, t, op, b, a in other)]
-    assert compared(database, changes_of(*told)).differences == 0
+    as_sent = [*STEPS, *((tx, t, op, b, {**a, "facts": facts}) for tx, t, op, b, a in other)]
+    assert compared(database, changes_of(*as_sent)).differences == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,7 +145,7 @@ def test_it_says_why_nothing_can_be_compared(request: pytest.FixtureRequest) -> 
 
 @pytest.mark.postgres
 def test_a_value_that_the_target_cannot_have_is_a_difference_of_its_row(request: pytest.FixtureRequest) -> None:
-    """The rows beside it are compared all the same."""
+    """The other rows are still compared."""
     database = kept_in_step("postgres", request, STEPS)
     database.execute("UPDATE lakegate_stream SET position = 1000", "UPDATE t SET name = 'x' WHERE id = 21")
     found = compared(database, changes_of(*STEPS, u(60, row(20), amount="much")))
@@ -163,14 +163,14 @@ def test_the_rows_that_changes_end_with_are_those_of_a_serial_run() -> None:
     """Replayed one by one, with rows that move, swap keys and are shown in part, and keys that are checked at commits alone."""
     import random
 
-    from tests.syncs.test_properties import told
+    from tests.syncs.test_properties import as_sent
 
     schema = {"t": schema_of("t", ["id"], [["a"], ["b", "c"]], ["v"])}
     for seed in range(60):
         chance = random.Random(seed)
         history = serial(chance, is_deferred=seed % 2 == 1)
         with Replay(schema) as replay:
-            replay.take(record(one) for one in told(history.changes, chance.choice(["whole", "changed"])))
+            replay.take(record(one) for one in as_sent(history.changes, chance.choice(["whole", "changed"])))
             rows: dict[Any, Image] = {key: image for chunk in replay.chunks("t", 2) for key, image in chunk}
             assert rows == history.final, seed
             assert replay.is_whole("t")

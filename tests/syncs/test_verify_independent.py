@@ -193,7 +193,7 @@ def test_unfinished_transactions_and_records_behind_the_position_are_counted(tmp
             assert len(list(records.in_order(with_beyond=True))) == 1
 
 
-def test_a_row_that_is_set_apart_is_named_as_such(tmp_path: Path) -> None:
+def test_a_quarantined_row_is_named_as_such(tmp_path: Path) -> None:
     """It is a difference, and the reason is known."""
     begin(
         tmp_path,

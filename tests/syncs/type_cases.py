@@ -14,7 +14,7 @@ Held = tuple[str, str]
 
 
 class Case(NamedTuple):
-    """One type of a source with one value."""
+    """A type of a source with one value."""
 
     source: str
     """PostgreSQL or MySQL."""
@@ -28,7 +28,7 @@ class Case(NamedTuple):
 
 
 REFUSED = "refused"
-"""In place of a value in SQL: the target has no such value, and the row is set apart or stops the sync."""
+"""Replaces a value in SQL: the target has no such value, and the row is quarantined or stops the sync."""
 
 
 def s(type: str, logical: str | None = None, **more: Any) -> Schema:
@@ -37,7 +37,7 @@ def s(type: str, logical: str | None = None, **more: Any) -> Schema:
 
 
 def b64(data: bytes) -> str:
-    """As JSON says bytes."""
+    """Encodes bytes as in JSON."""
     return base64.b64encode(data).decode()
 
 

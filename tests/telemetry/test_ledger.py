@@ -68,7 +68,7 @@ def test_old_runs_are_deleted_but_for_the_last_of_each_job(tmp_path: Path) -> No
     assert [one.run for one in read_ledger(tmp_path)] == ["a2", "a3", "b2"]
 
 
-def test_work_that_can_do_without_a_damaged_line_is_given_the_others(tmp_path: Path) -> None:
+def test_a_reader_of_the_ledger_may_skip_a_damaged_line(tmp_path: Path) -> None:
     """A run does not end because a line of the past is damaged; it is named all the same."""
     ledger = LedgerSink(tmp_path)
     for epoch in (1, 2, 3):
@@ -82,7 +82,7 @@ def test_work_that_can_do_without_a_damaged_line_is_given_the_others(tmp_path: P
     assert damage[0].facts["line"] == 2
 
 
-def test_what_streams_left_out_is_kept_once_for_each_text(tmp_path: Path) -> None:
+def test_inputs_that_streams_left_out_are_kept_once_for_each_text(tmp_path: Path) -> None:
     """By job, with its last time; no row of the turns, and no name of a job leads out of the folder."""
     sink = LedgerSink(tmp_path)
     for at_ms, job, text in ((1, "In/..", "a"), (2, "In/..", "b"), (3, "In/..", "a"), (4, "Other", "c")):

@@ -22,7 +22,7 @@ from tests.report.test_metrics import turn
 
 @pytest.fixture
 def lines() -> Iterator[Any]:
-    """What is logged, as data."""
+    """Returns the logged lines as data."""
     stream, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(stream), root.level
     handler.setFormatter(JsonFormatter())
@@ -84,7 +84,7 @@ def test_events_are_log_records_with_their_fields(lines: Any) -> None:
     assert (found[2]["batch"], found[1]["epoch"], found[1]["waited_ms"]) == (5, 5, 3)
 
 
-def test_who_configures_no_logging_is_not_written_to(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_configured_logging_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     """A warning of an event does not reach standard error by itself."""
     LogSink().emit(Noticed(job=None, text="look"))
     assert capfd.readouterr().err == ""

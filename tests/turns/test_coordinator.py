@@ -89,7 +89,7 @@ class Bench:
         )
 
     def put(self, token: WriteToken, table: TableLocation = T) -> None:
-        """What a stock statement does with its token."""
+        """Puts a commit with a token, as a stock statement does."""
         said = json.loads(token.user_metadata)
         self.log.put(table, token.token_id, token.number, StepMark(name=said["step"], offsets_sha256=said["offsets"]))
 
@@ -150,7 +150,7 @@ def test_a_writer_whose_lease_ends_fences_itself_before_others_may_follow() -> N
     bench.clock.advance(0.02)
     with pytest.raises(LostTurn, match="heartbeat"):
         turn.write(T, step=0, name="append", statement=bench.put)
-    assert bench.lost, "whoever runs the query is told, so that it can be stopped"
+    assert bench.lost, "the loss is reported, so that the query can be stopped"
     assert T not in bench.log.tables
     with pytest.raises(TurnNotGranted):
         bench.job("B", jvm=2).take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,))
@@ -206,7 +206,7 @@ def test_a_zombie_is_fenced_by_its_successor() -> None:
 
 
 def test_giving_up_leaves_no_ticket() -> None:
-    """The next in line is served at once, and the one that gave up is told who has the turn."""
+    """The next job in the queue is served at once, and the error of the one that gave up names the holder."""
     bench = Bench(lease_s=None)
     first = bench.job("A")
     turn = take(first, "q", 0)
@@ -223,7 +223,7 @@ def test_giving_up_leaves_no_ticket() -> None:
 
 
 def test_the_jvm_of_a_dead_holder_is_waited_for() -> None:
-    """Its Python is gone, its JVM may still commit: nobody else gets the turn before that process has ended."""
+    """Its Python is gone, its JVM may still commit: no other job gets the turn before that process has ended."""
     bench = Bench(lease_s=None)
     first = bench.job("A", jvm=7)
     turn = take(first, "q", 0)
@@ -367,8 +367,8 @@ def test_after_lets_in_when_the_predecessor_is_idle_or_has_completed() -> None:
     assert take(mutation, "m", 1).predecessor == "I"
 
 
-def test_who_has_found_work_is_not_idle_before_it_asks() -> None:
-    """Its successors wait from then on; a run whose session is lost does not take back what the next one has said."""
+def test_a_job_that_found_work_is_not_idle_before_its_request() -> None:
+    """Its successors wait from then on; a run whose session is lost does not remove the note of the next run."""
     bench = Bench()
     ingestion, mutation = bench.job("I"), bench.job("M", After(("I",)), jvm=2)
     ingestion.announce_idle({})
@@ -382,7 +382,7 @@ def test_who_has_found_work_is_not_idle_before_it_asks() -> None:
     take(mutation, "m", 0).complete()
 
 
-def test_who_waits_knows_whose_turns_may_come_before() -> None:
+def test_a_waiting_job_knows_whose_turns_may_come_before() -> None:
     """By the record as it will be when the turn that is on has ended: so by the rules, too, which let in after it."""
     bench = Bench(lease_s=None)
     first, second, third = bench.job("I"), bench.job("M", After(("I",)), jvm=2), bench.job("T", After(("M",)), jvm=3)
@@ -413,7 +413,7 @@ def test_who_waits_knows_whose_turns_may_come_before() -> None:
 
 
 def test_a_job_says_in_which_run_it_is_idle_and_that_it_leaves_it() -> None:
-    """A note of another run is said anew; who has left is waited for no more."""
+    """A note of another run is written again; a job that has left is not waited for."""
     bench = Bench(lease_s=None)
     job = bench.job("I")
     heads = {job.job: {T: Version(3)}}
@@ -433,7 +433,7 @@ def test_a_job_says_in_which_run_it_is_idle_and_that_it_leaves_it() -> None:
 
 
 def test_clocks_twenty_minutes_apart_cost_nobody_a_turn() -> None:
-    """Turns go round, each write is once in the table, epochs rise; the machine that is behind is told, once."""
+    """Turns go round, each write is once in the table, epochs rise; the machine with the late clock is reported, once."""
     bench = Bench(lease_s=None)
     ahead, behind = FakeClock(bench.clock.now_s + 600), FakeClock(bench.clock.now_s - 600)
     jobs = {"A": bench.job("A", clock=ahead), "B": bench.job("B", After(("A",)), jvm=2, clock=behind)}
@@ -503,7 +503,7 @@ class FailingStore:
 
 @pytest.mark.parametrize("error", [StoreUnavailable(), InvalidRequest(), Corrupt(), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("end", ["complete", "abandon"])
-def test_a_turn_that_cannot_be_given_back_holds_nobody_up(end: str, error: BaseException) -> None:
+def test_a_turn_that_cannot_be_given_back_blocks_no_other_job(end: str, error: BaseException) -> None:
     """Its run is not counted as alive any more, so others close the turn, and so does the job's own next one."""
     bench = Bench()
     bench.store = failing = FailingStore(bench.store)
@@ -512,7 +512,7 @@ def test_a_turn_that_cannot_be_given_back_holds_nobody_up(end: str, error: BaseE
         turn = take(job, "q", 0)
         failing.error = error
         if end == "abandon" and isinstance(error, LakegateError):
-            turn.abandon(RuntimeError("cut off"))  # what it was ended for is what is told
+            turn.abandon(RuntimeError("cut off"))  # the error names the reason of the end
         else:
             with pytest.raises(type(error)):
                 turn.complete() if end == "complete" else turn.abandon(None)
@@ -571,8 +571,8 @@ class CountingStore:
         return getattr(self._inner, name)
 
 
-def test_what_a_run_has_just_written_it_does_not_ask_for() -> None:
-    """A turn that nobody else wants asks the store five questions: the record twice, who is alive once, two changes."""
+def test_a_run_does_not_read_what_it_has_just_written() -> None:
+    """An uncontended turn makes five requests to the store: two reads of the record, one of live runs, two changes."""
     bench = Bench(lease_s=None)
     bench.store = counting = CountingStore(bench.store)
     job = bench.job("A")

@@ -95,7 +95,7 @@ def test_a_holder_that_was_stopped_past_its_lease_writes_nothing_when_it_goes_on
 
 
 def test_a_holder_whose_network_is_cut_fences_itself_before_anybody_follows(world: World, network: Proxy) -> None:
-    """It is told nothing: the packets vanish. Writing pauses, then the turn is given up at 0.8 of the lease."""
+    """It gets no error: the packets vanish. Writing pauses, then the turn is given up at 0.8 of the lease."""
     holder = world.start("holder", turns=1, lines=10_000, network=network)
     holder.waits_for("wrote 2")
     follower = world.start("follower", turns=2)
@@ -127,7 +127,7 @@ def test_a_server_that_stands_still_costs_a_pause_or_a_turn_and_nothing_else(wor
     all_get_turns()
     assert not [job.lines("lost") for job in jobs if job.lines("lost")]
     os.kill(aws.pid, signal.SIGSTOP)
-    time.sleep(LEASE_S)  # whoever has a turn has given it up by now
+    time.sleep(LEASE_S)  # any holder has given its turn up by now
     wrote = len(contender.read(world.journal))
     time.sleep(0.5 * LEASE_S)
     assert len(contender.read(world.journal)) == wrote, "somebody got a turn from a server that stands still"

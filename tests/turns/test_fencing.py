@@ -67,7 +67,7 @@ def test_packed_numbers_stand_in_the_order_of_epoch_batch_step(one: Token, other
     ],
 )
 def test_a_field_that_overflows_is_refused(epoch: int, batch: int, step: int, says: str) -> None:
-    """It would change the field beside it."""
+    """It would change the adjacent field."""
     with pytest.raises(ValueError, match=says):
         Token(epoch=Epoch(epoch), batch=batch, step=step).pack()
 

@@ -85,7 +85,7 @@ def test_a_change_whose_outcome_is_never_known_is_not_asked_about_for_ever() -> 
 
 
 def test_a_program_ends_when_its_turn_cannot_be_written_and_heeds_a_signal(disk: SmallDisk) -> None:
-    """With exit status 6 and one line, or at once when it is told to."""
+    """With exit status 6 and one line, or at once on a signal."""
     store = SqliteTurnStore(disk.folder / "turns.db")
     take(coordinator(store, LOCK, "first", timeout_s=60)).complete()
     store.close()
@@ -111,8 +111,8 @@ def test_a_program_ends_when_its_turn_cannot_be_written_and_heeds_a_signal(disk:
     assert again.returncode == 0
 
 
-def test_a_file_that_may_only_be_read_is_told_as_that() -> None:
-    """Nothing is granted, and nobody asks for ever."""
+def test_a_read_only_file_is_reported_as_read_only() -> None:
+    """Nothing is granted, and no job retries for ever."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         SqliteTurnStore(folder / "turns.db").close()
@@ -127,7 +127,7 @@ def test_a_file_that_may_only_be_read_is_told_as_that() -> None:
 
 
 def test_without_file_descriptors_nobody_counts_as_dead(tmp_path: Path) -> None:
-    """Who is alive cannot be read then, and that is what is said: a turn that is on would be closed otherwise."""
+    """The live runs cannot be read then, and the error says so: otherwise a current turn would be closed."""
     store = SqliteTurnStore(tmp_path / "turns.db")
     held = take(coordinator(store, LOCK, "first", timeout_s=60))
     looks: list[Callable[[], object]] = [
@@ -166,7 +166,7 @@ def bounded(limit_s: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_nobody(folder: Path) -> Iterator[None]:
-    """Without the right to write there: as another user where this is root, for whom there are no rights."""
+    """Removes the right to write there: runs as another user if this is root, to whom permissions do not apply."""
     if os.geteuid() == 0:
         os.seteuid(65534)
         try:
@@ -186,7 +186,7 @@ def as_nobody(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
-    """This process may open nothing more."""
+    """Lets this process open no more files."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:

@@ -18,7 +18,7 @@ from tests.turns.test_coordinator import LEASE_S, Bench, T, U, take
 
 
 class Session:
-    """A session whose store answers as it is told to."""
+    """A session whose store answers as the test sets."""
 
     def __init__(self) -> None:
         self.id = SessionId("s")
@@ -71,7 +71,7 @@ def in_a_thread(check: Callable[[], None]) -> tuple[threading.Thread, list[BaseE
 
 
 def soon(is_so: Callable[[], bool]) -> bool:
-    """Whether it comes true: what a loss sets off happens in another thread."""
+    """Returns whether it becomes true soon: the effects of a loss happen in another thread."""
     deadline_s = time.monotonic() + 10
     while not is_so() and time.monotonic() < deadline_s:
         time.sleep(0.005)
@@ -163,8 +163,8 @@ def test_a_connection_that_is_back_is_asked_at_once() -> None:
     held.heartbeat.stop()
 
 
-def test_the_end_of_the_lease_is_told_in_time_though_the_store_hangs() -> None:
-    """Whoever cancels the running job must not wait for the store to give up."""
+def test_the_end_of_the_lease_is_reported_in_time_although_the_store_hangs() -> None:
+    """The thread that cancels the running job must not wait for the store to give up."""
     held, is_over = Held(lease_s=1.0), threading.Event()
     begun_s = time.monotonic()
     held.clock.monotonic_s = time.monotonic
@@ -186,7 +186,7 @@ def test_the_end_of_the_lease_is_told_in_time_though_the_store_hangs() -> None:
     assert took_s < 4.0, "only when the store gave up"
 
 
-def test_who_is_told_of_the_loss_may_wait_for_the_run_to_end() -> None:
+def test_the_callback_of_a_lost_turn_may_wait_for_the_run_to_end() -> None:
     """It stops a query, which waits for the function of its batch, which ends the run: that must not wait in turn."""
     held, is_told, is_ended = Held(lease_s=0.5), threading.Event(), threading.Event()
 
@@ -203,7 +203,7 @@ def test_who_is_told_of_the_loss_may_wait_for_the_run_to_end() -> None:
     ending.join(10)
     is_finished = not ending.is_alive()
     is_ended.set()
-    assert is_finished, "the end of the run waited for who was told, and the other way round"
+    assert is_finished, "the end of the run and the callback waited for each other"
 
 
 # ------------------------------------------------------------------------------------------------------------ the gate

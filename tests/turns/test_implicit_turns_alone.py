@@ -1,4 +1,4 @@
-"""Turns for stock writers when the store of turns is away, on a gate that is told what its JVM would do."""
+"""Turns for stock writers while the store of turns is unavailable, on a gate with a fake JVM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TableLocation("/t")
 
 
 class SometimesAway(MemoryTurnStore):
-    """A store that does not answer the next question for the record, when it is told so."""
+    """A store that does not answer the next read of the record, if the test sets this."""
 
     def __init__(self) -> None:
         super().__init__(lease_s=None)
@@ -78,7 +78,7 @@ def coordinator(store: SometimesAway, name: str, *, jvm: int, timeout_s: float) 
     return Coordinator(ports, lock="L", job=name, order=order, process=process, lock_timeout_s=timeout_s)
 
 
-def test_a_turn_that_could_not_be_given_back_holds_up_nobody_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_could_not_be_given_back_blocks_no_job_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for the JVM of a run that has ended; it is this one's, which closes the turn without waiting for a commit."""
     store = OneCommit.store = SometimesAway()
     monkeypatch.setattr(implicit_turns, "Gate", OneCommit)

@@ -110,10 +110,10 @@ def test_a_record_comes_back_from_its_json_form_as_it_was(record: LockRecord) ->
 
 
 @given(RECORDS, st.booleans(), st.sets(st.integers(0, 9)), numbers)
-def test_who_is_woken_is_the_one_whom_the_record_lets_in(
+def test_the_woken_job_is_the_one_that_the_record_lets_in(
     record: LockRecord, has_holder: bool, dead: set[int], now_ms: int
 ) -> None:
-    """A store wakes `first_to_go` and nobody else, so it has to be whoever finds no reason to wait."""
+    """A store wakes only `first_to_go`, so that must be the job that has no reason to wait."""
     record = record if has_holder else replace(record, holder=None)
     alive = [ticket for n, ticket in enumerate(record.tickets) if n not in dead]
     live = Sessions(ids=frozenset(t.session for t in alive), jobs=frozenset(t.job for t in alive))
@@ -138,7 +138,7 @@ def test_a_newer_format_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"format": 1}', "null", '{"format": "1"}', "not json"])
 def test_what_is_not_a_record_is_refused(text: str) -> None:
-    """As a value error that says so, whatever is wrong with it."""
+    """It raises a ValueError that names the fault."""
     with pytest.raises(ValueError):
         record_from_json(text)
 
@@ -208,7 +208,7 @@ def test_an_older_copy_goes_on_above_what_is_known_and_trusts_nobody() -> None:
     assert record_from_json(copy.to_json()).granted == "A.0"
 
 
-def test_asking_takes_the_idle_note_back_and_stands_last() -> None:
+def test_a_request_removes_the_idle_note_and_queues_last() -> None:
     """In one step; a job has one ticket."""
     idle = transitions.go_idle(EMPTY, A, {T: Version(3)}, NoRule(), None, now_ms=9)
     assert idle.job(A).idle_since_ms == 9
@@ -288,7 +288,7 @@ def test_a_fence_ends_doubt_on_its_table_only() -> None:
     "move", [transitions.close, lambda r: transitions.complete(r, now_ms=0), lambda r: transitions.add_table(r, T)]
 )
 def test_a_holders_move_without_a_holder_is_a_fault(move: Any) -> None:
-    """It would change somebody else's turn."""
+    """It would change another job's turn."""
     with pytest.raises(ValueError, match="nobody holds"):
         move(EMPTY)
 
@@ -314,7 +314,7 @@ def first_of(record: LockRecord, *jobs: JobName) -> list[JobName]:
     return [job for job in jobs if transitions.reason_to_wait(record, Nonce(f"{job}.0"), live(*jobs), 0) is None]
 
 
-def test_the_highest_priority_goes_first_until_waiting_has_made_up_for_it() -> None:
+def test_the_highest_priority_goes_first_until_waiting_has_compensated_for_it() -> None:
     """One more for each `aging` waited; equals in the order of asking; the reason says who goes first, and why."""
     fresh = asked(claim(A, 0), claim(B, 500, priority=2), completed_at_ms=1_000)
     assert first_of(fresh, A, B) == [B]
@@ -332,7 +332,7 @@ def test_the_highest_priority_goes_first_until_waiting_has_made_up_for_it() -> N
 def test_whatever_the_clocks_say_there_is_exactly_one_that_goes(
     said: list[tuple[int, int, int | None]], completed_at_ms: int, now_ms: int
 ) -> None:
-    """Two that each let the other go first would wait for ever: who decides looks at the record, not at its own clock."""
+    """Two jobs that each let the other go first would wait for ever: the decision uses the record, not a job's own clock."""
     jobs = [JobName(f"J{n}") for n in range(len(said))]
     record = asked(*(claim(job, *one) for job, one in zip(jobs, said, strict=True)), completed_at_ms=completed_at_ms)
     let_go = [

@@ -117,7 +117,7 @@ def said(rules: dict[str, OrderRule], **every_ms: int) -> list[tuple[str, str, s
 
 
 def test_lint_finds_unknown_names_and_itself() -> None:
-    """A job that waits for nobody on this lock would wait for ever."""
+    """A job that waits for a name without a job on this lock would wait for ever."""
     assert "no job of this lock" in said({"a": After(("b",))})[0][2]
     assert "waits for itself" in said({"a": After(("a",))})[0][2]
     assert said({"a": NoRule(), "b": After(("a",))}) == []
@@ -133,7 +133,7 @@ def test_lint_finds_cycles_that_cannot_begin() -> None:
 
 
 def test_lint_tells_the_pace_that_strict_forces() -> None:
-    """And who can be starved by a third job."""
+    """It also names the job that a third job can starve."""
     found = said({"a": NoRule(), "b": Strict(("a",)), "c": NoRule()}, a=86_400_000, b=3_600_000, c=1)
     assert ("warning", "b", "b runs at the pace of a (86400 s), not every 3600 s") in found
     assert any(severity == "warning" and "starved" in text for severity, _, text in found)

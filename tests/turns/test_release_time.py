@@ -1,4 +1,4 @@
-"""When a turn ended, as the ledger says, is never later than when it was given back."""
+"""The end of a turn in the ledger is never later than its release."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def abandon(turn: HeldTurn) -> None:
 
 @pytest.mark.parametrize("end", [complete, abandon])
 def test_a_successor_granted_before_the_reply_came_does_not_seem_to_overlap(end: object) -> None:
-    """Who follows may be granted while the answer is on its way: the ledger must not show both turns at once."""
+    """The next job may be granted while the reply is in flight: the ledger must not show both turns at once."""
     assert callable(end)
     bench = Bench(lease_s=None)
     store = SlowReplies(bench.clock)

@@ -1,4 +1,4 @@
-"""Jobs of this version beside jobs of the one before, and of one to come, on one lock."""
+"""Jobs of this version together with jobs of the version before, and of a later one, on one lock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rewritten_before(text: str) -> str:
 
 
 def lets_go_before(record: LockRecord, nonce: Nonce) -> bool:
-    """Whether the version before would have granted the turn to this ticket: first come, first served."""
+    """Returns whether the version before would have granted the turn to this ticket: first come, first served."""
     return record.holder is None and record.tickets[0].nonce == nonce
 
 

@@ -1,4 +1,4 @@
-"""When a run until idle ends: jobs that look, work, say that they are idle and leave, in every order, with deaths between."""
+"""The end of a run until idle: jobs look, work, report idle and leave, in every order, with deaths in between."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class World(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Who has rows at the start, and who tests what the others write."""
+    """The jobs that have rows at the start, and the jobs that test the rows of others."""
 
     rows: Mapping[JobName, int]
     tests: frozenset[JobName] = frozenset()
     kills: int = 0
     arrivals: int = 0
-    """Rows that come for the first job at any time, after it has said that it is idle, too."""
+    """Rows that arrive for the first job at any time, also after it has reported idle."""
 
 
 CASES = {
@@ -169,7 +169,7 @@ def test_every_run_ends_and_leaves_nothing_undone(name: str) -> None:
     assert len(worlds) > 10
 
 
-def test_by_notes_of_any_run_one_leaves_before_the_others_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_notes_of_any_run_counted_a_job_would_leave_before_the_others_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above sees it: the notes of the earlier run name the head until the first turn."""
     real = transitions.is_settled
     monkeypatch.setattr(transitions, "is_settled", lambda record, heads, live, *, run: real(record, heads, live))
@@ -177,8 +177,8 @@ def test_by_notes_of_any_run_one_leaves_before_the_others_have_begun(monkeypatch
     assert wrong
 
 
-def test_late_data_would_hold_up_the_last_one_if_those_who_left_had_to_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above sees it: nobody renews the note of a job that has left."""
+def test_late_data_would_block_the_last_job_if_jobs_that_left_had_to_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check above finds it: no process renews the note of a job that has left."""
     monkeypatch.setattr(transitions, "leave", lambda record, job, run: record)
     _, wrong = explored(CASES["late data"])
     assert "cannot end" in wrong
@@ -213,7 +213,7 @@ def test_a_note_is_said_again_in_another_run() -> None:
     )
 
 
-def test_who_has_left_this_run_is_waited_for_no_more() -> None:
+def test_a_job_that_left_this_run_is_not_waited_for() -> None:
     """Wherever the head is; who left an earlier one is."""
     left = transitions.leave(idle(EMPTY, A, 3), A, RUN)
     assert transitions.is_settled(left, AT, NOBODY, run=RUN)

@@ -60,7 +60,7 @@ def world(node: ZookeeperNode, tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_holder_that_is_killed_is_followed_after_its_lease(world: World) -> None:
-    """Not before: nobody can tell it from one that is slow."""
+    """Not before: a killed holder looks like a slow one."""
     holder = world.start("holder", turns=1, lines=1000)
     holder.waits_for("wrote 2")
     follower = world.start("follower", turns=3)
@@ -97,7 +97,7 @@ def test_a_holder_that_was_stopped_past_its_lease_writes_nothing_when_it_goes_on
 
 
 def test_a_holder_whose_network_is_cut_fences_itself_before_anybody_follows(world: World, network: Proxy) -> None:
-    """It is told nothing: the packets vanish. Writing pauses, then the turn is given up at 0.8 of the lease."""
+    """It gets no error: the packets vanish. Writing pauses, then the turn is given up at 0.8 of the lease."""
     holder = world.start("holder", turns=1, lines=10_000, network=network)
     holder.waits_for("wrote 2")
     follower = world.start("follower", turns=2)
@@ -165,7 +165,7 @@ def test_waiters_outlive_a_restart_of_the_server(world: World, node: ZookeeperNo
 
 @pytest.mark.slow
 def test_turns_go_on_after_the_server_was_away_for_longer_than_a_lease(world: World, node: ZookeeperNode) -> None:
-    """The turn that was on is given up by its holder, in time; nobody gets one from a server that is not there."""
+    """The holder gives its current turn up in time; an absent server grants none."""
     holder = world.start("holder", turns=1, lines=200, pause_s=0.05)
     holder.waits_for("wrote 2")
     waiting = world.start("waiting", turns=1)
@@ -251,7 +251,7 @@ def test_a_run_that_is_cut_off_while_it_registers_leaves_nothing(
 
 
 def registers(open_run: Callable[[], None]) -> None:
-    """It may fail, for the network; it may not hang."""
+    """Registers a run; the network may make it fail, but it may not hang."""
     begun_s = time.monotonic()
     with contextlib.suppress(Unavailable, LostTurn):
         open_run()
