@@ -256,7 +256,7 @@ class Dml:
 
 
 def relocation(session: SparkSession, table: TableLocation, execute: Callable[[], object]) -> Dml:
-    """Returns an OPTIMIZE that makes one commit. Each of several would conflict with the one before, and later ones would be lost."""
+    """Returns an OPTIMIZE that makes one commit. Each of several would conflict with the one before, and the rest would be lost."""
 
     def in_one_commit() -> object:
         with _in_one_batch(session):
