@@ -55,7 +55,7 @@ def test_a_recreated_table_is_not_written(session: SparkSession, table: TableLoc
         shutil.copy(file, table)
     rows(session, 20).write.format("delta").mode("append").save(table)
     log = bytes_of(table)
-    with pytest.raises(InvalidRequest, match="made anew, while the statement ran; nothing was written"):
+    with pytest.raises(InvalidRequest, match="created again, while the statement ran; nothing was written"):
         publisher(session).finish(before)
     assert bytes_of(table) == log
 
@@ -70,7 +70,7 @@ def test_a_table_that_another_process_recreated_with_fewer_versions_is_not_writt
     shutil.rmtree(Path(table, "_delta_log"))
     shutil.copytree(Path(other, "_delta_log"), Path(table, "_delta_log"))
     log = bytes_of(table)
-    with pytest.raises(InvalidRequest, match="made anew, while the statement ran; nothing was written") as raised:
+    with pytest.raises(InvalidRequest, match="created again, while the statement ran; nothing was written") as raised:
         publisher(session).finish(before)
     assert raised.value.facts["winner_operation"] == "CREATE TABLE"
     assert bytes_of(table) == log

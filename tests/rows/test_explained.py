@@ -27,13 +27,13 @@ pytestmark = pytest.mark.every_case
 
 SUB_QUERY = "its condition has a sub-query"
 ASSIGNS = "what it assigns has a sub-query"
-TIME = "its condition says what time it is"
-SOURCE_TIME = "its source says what time it is"
+TIME = "its condition depends on the current time or user"
+SOURCE_TIME = "its source depends on the current time or user"
 CHANCE = "its condition is not deterministic"
-LIVE = "its source may change: read a Delta table as of a version, or write the source down first"
+LIVE = "its source may change: read a Delta table as of a version, or save the source first"
 ITSELF = "its source reads the table itself"
-SOME = "its source takes some rows of many, which may be others later"
-TEXT = "its text holds parameters, or a WITH clause or a data frame that is no more by then"
+SOME = "its source selects some of its rows, and may select others later"
+TEXT = "its text has parameters, a WITH clause, or a data frame that no longer exists by then"
 BOUND = "it is bound to rows that were read before"
 PARTLY, AGAIN = "on the files concerned (level 3)", "on the table as it then is (level 4)"
 
@@ -345,7 +345,7 @@ def test_files_that_come_while_a_merge_runs_are_noticed(tables: Tables, session:
     assert dml is not None
     assert facts(dml) == ()
     session.range(7, 8).selectExpr("id", "id AS v").write.mode("append").parquet(str(folder))
-    assert facts(dml) == ("files of its source came or went while it was executed",)
+    assert facts(dml) == ("files of its source were added or removed while it was executed",)
 
 
 def facts(dml: Dml) -> tuple[str, ...]:

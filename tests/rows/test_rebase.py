@@ -90,7 +90,7 @@ def test_a_file_that_was_added_again_and_taken_is_not_brought_back(reads: Reads)
     won = changes(Version(4), [[again], [taken]])
     with pytest.raises(StopIteration) as end:
         rebase(Statement(reads=reads), lost, won).send(None)
-    assert end.value.value == Again("statistics or row ids of files were written anew")
+    assert end.value.value == Again("statistics or row ids of files were written again")
     moved = changes(Version(4), [[taken, Action("add", {"path": "copy", "dataChange": False})]])
     assert (won.is_file_said_anew, moved.is_file_said_anew) == (True, False)
 

@@ -1,7 +1,7 @@
-"""Actions of Delta commits, and what a row of commits did to the table's files.
+"""Actions of Delta commits, and the changes that a sequence of commits made to a table's files.
 
-An action is kept as it stands in the log, with the fields that this version does not know. What winners changed is folded
-from their commits alone: the table's whole state is never needed.
+An action is kept as the log has it, including the fields that this version does not know. The changes of winning commits
+are computed from these commits alone: the table's whole state is never needed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ KIND_WIDTH = 24
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One line of a commit."""
+    """An action: one line of a commit."""
 
     kind: str
     """`add`, `remove`, `cdc`, `txn`, `metaData`, `protocol`, `domainMetadata`, `commitInfo`, or what a later protocol has."""
     body: Body
 
     def to_json(self) -> str:
-        """The line."""
+        """Returns the line."""
         return json.dumps({self.kind: self.body}, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -44,7 +44,7 @@ def parse(text: str, kinds: Iterable[str] = ()) -> tuple[Action, ...]:
         kinds: Only actions of these; lines of other kinds, which may be long, are not parsed. Of all kinds by default.
 
     Raises:
-        Corrupt: A line is no action.
+        Corrupt: A line has no action.
     """
     found, wanted = [], {f'"{kind}"': kind for kind in kinds}
     # Not splitlines(): strings in JSON may hold other line separators of Unicode.
@@ -64,17 +64,17 @@ def parse(text: str, kinds: Iterable[str] = ()) -> tuple[Action, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What commits did to one data file, from the version before them to the last of them."""
+    """The net effect of commits on one data file, from the version before them to the last of them."""
 
     path: str
     before: Body | None
-    """The `remove` that took it first; it names the vector that the file had before. None where it was not in the table."""
+    """The first `remove` of the file; it names the vector that the file had before. None if the table did not have the file."""
     after: Body | None
-    """The `add` that holds at the end; None where the file is no longer in the table."""
+    """The last `add` of the file; None if the file is no longer in the table."""
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether the file came or went, or its vector is another: its live rows may differ."""
+        """True if the file was added or removed, or has another vector: its live rows may differ."""
         if self.before is None or self.after is None:
             return True
         return vector_of(self.before) != vector_of(self.after)
@@ -82,7 +82,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What the commits from one version to another did."""
+    """The net effect of the commits from one version to another."""
 
     version: Version
     """The last of them."""
@@ -93,24 +93,24 @@ class Changes:
     is_definition_changed: bool = False
     """Metadata or protocol were set."""
     is_file_said_anew: bool = False
-    """Files of before were added again without being removed, as where they get row ids or statistics. They stand among those
-    that came, and may have gone again unseen."""
+    """Existing files were added again without a `remove`, for example to give them row ids or statistics. They are listed as
+    added files, and a later removal of them may not be listed."""
     transaction_ids: Mapping[str, Version] = field(default_factory=dict)
     """`commitInfo.txnId` → version."""
 
     @property
     def came(self) -> tuple[FileChange, ...]:
-        """Files that the table has gained."""
+        """The files that the table has gained."""
         return tuple(change for change in self.files.values() if change.before is None and change.after is not None)
 
     @property
     def lost_rows(self) -> tuple[FileChange, ...]:
-        """Files of before that are gone, or have another vector."""
+        """The earlier files that were removed, or that have another vector."""
         return tuple(change for change in self.files.values() if change.before is not None and change.is_rewritten)
 
 
 def changes(after: Version, commits: Sequence[Iterable[Action]]) -> Changes:
-    """Folds the commits `after` + 1, `after` + 2, …; a removal of what is gone already changes nothing."""
+    """Combines the commits `after` + 1, `after` + 2, …; removing a file that is already removed changes nothing."""
     before: dict[str, Body | None] = {}
     now: dict[str, Body | None] = {}
     transactions: dict[str, int] = {}
@@ -136,9 +136,9 @@ def changes(after: Version, commits: Sequence[Iterable[Action]]) -> Changes:
                 case "commitInfo":
                     if (id_ := action.body.get("txnId")) is not None:
                         transaction_ids[id_] = version
-        # Who moves rows removes their files in the same commit.
+        # A commit that moves rows removes their old files too.
         is_file_said_anew |= not removed and any(body.get("dataChange") is False for body in added.values())
-        # Within a commit the order of actions means nothing: a file's new vector may stand before its old one's removal.
+        # The order of actions within a commit has no meaning: a file's new vector may come before the removal of its old one.
         for path, body in removed.items():
             before.setdefault(path, body)
             now[path] = None
@@ -162,12 +162,12 @@ def changes(after: Version, commits: Sequence[Iterable[Action]]) -> Changes:
 
 
 def as_add(file: Body, partition_columns: Iterable[str]) -> dict[str, Any]:
-    """The `add` of a file of which there is an `add`, or a `remove` with `extendedFileMetadata`.
+    """Returns the `add` of a file, made from an `add` or from a `remove` with `extendedFileMetadata`.
 
     Args:
-        file: Either.
-        partition_columns: Of its table, by their physical names. Delta leaves those that are null out of a `remove`, and
-            refuses an `add` without them.
+        file: The `add` or `remove`.
+        partition_columns: The table's partition columns, by their physical names. Delta omits null values from a `remove`,
+            and refuses an `add` without them.
     """
     said = {key: value for key, value in file.items() if value is not None and key not in ONLY_OF_REMOVE}
     return {
@@ -180,20 +180,20 @@ def as_add(file: Body, partition_columns: Iterable[str]) -> dict[str, Any]:
 
 
 def partition_columns(metadata: Body) -> tuple[str, ...]:
-    """The physical names of a table's partition columns: those under which its actions know them."""
+    """Returns the physical names of a table's partition columns: the names that actions use."""
     fields = json.loads(metadata["schemaString"])["fields"]
     physical = {each["name"]: (each.get("metadata") or {}).get(PHYSICAL_NAME, each["name"]) for each in fields}
     return tuple(physical[name] for name in metadata.get("partitionColumns") or ())
 
 
 def vector_of(file: Body) -> str | None:
-    """The unique id of a file's vector."""
+    """Returns the unique id of a file's deletion vector; None if the file has none."""
     return identity(file.get("deletionVector"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """A commit that stock Delta computed and that was not put."""
+    """A commit that stock Delta computed and that the gate did not write to the log."""
 
     version: Version
     """The statement's snapshot."""
@@ -202,11 +202,11 @@ class Captured:
     info: Body
     """Its `commitInfo`: operation, parameters, metrics, user metadata."""
     is_nothing: bool = False
-    """The statement found nothing to do, at its snapshot or a later one, and made no commit: none is put for its token's sake."""
+    """The statement found nothing to do, at its snapshot or a later one, and made no commit: none is made just for its token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The stock commit went through; None where the statement had nothing to commit."""
+    """The stock commit succeeded; `version` is None if the statement had nothing to commit."""
 
     version: Version | None

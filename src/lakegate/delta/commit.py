@@ -1,4 +1,4 @@
-"""A commit at exactly the next version, or none: Delta's own transaction, whose conflict checks and repetitions are off."""
+"""Commits at exactly the next version, or not at all: by Delta's own transaction, with its conflict checks and retries off."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lakegate.errors import Corrupt, Unavailable
 from lakegate.ids import Version
 
 PRIVATE_CONFS = {
-    # One attempt at exactly the next version: a commit that lost is refused, not moved to a later version.
+    # One attempt at exactly the next version: a commit that lost is refused, not rebased to a later version.
     "spark.databricks.delta.maxCommitAttempts": "0",
-    # A hook of our commit must not commit on its own.
+    # A hook of our commit must not make a commit of its own.
     "spark.databricks.delta.autoCompact.enabled": "false",
-    # Operations that we name ourselves have no metrics of Spark to show.
+    # Spark has no metrics for operations that we name ourselves.
     "spark.databricks.delta.history.metricsEnabled": "false",
 }
-"""Settings of the session that an exact commit is made in; nothing else is written there."""
+"""Settings of the session in which exact commits are made; the session writes nothing else."""
 
 
 def private(spark: SparkSession) -> Jvm:
-    """A new session that exact commits are made in."""
+    """Returns a new session for exact commits."""
     session = spark.newSession()
     for key, value in PRIVATE_CONFS.items():
         session.conf.set(key, value)
@@ -38,7 +38,7 @@ def private(spark: SparkSession) -> Jvm:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """How an exact commit ended, and the id by which it is known in the log."""
+    """The outcome of an exact commit, and the id that identifies it in the log."""
 
     reply: Literal["done", "stale", "unknown"]
     transaction_id: str
@@ -46,23 +46,23 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class NotNext:
-    """Nothing was tried: the commit is not the next one of the table."""
+    """No attempt was made: the commit would not be the table's next version."""
 
     version: Version
-    """The newest one; -1 where there is no table."""
+    """The table's newest version; -1 if there is no table."""
     table_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Committer:
-    """In whose name a commit passes the gate."""
+    """The identity under which a commit passes the gate."""
 
     token: str
-    """Of the statement."""
+    """Token of the statement."""
     history: str
-    """JSON of what its `commitInfo` says in the place of the commit's own."""
+    """JSON that replaces the commit's own entries in its `commitInfo`."""
     job: str | None
-    """None: as before."""
+    """None: the thread's current job."""
 
 
 def commit(
@@ -77,26 +77,26 @@ def commit(
     later: Callable[[Work], None] | None = None,
     committer: Committer | None = None,
 ) -> Tried | NotNext:
-    """Commit actions at a version, if it is the table's next one.
+    """Commits actions at a version, if it is the table's next one.
 
-    Delta says the same for every way to lose, and a commit may be made though its answer is lost. So after any error the
-    commit at that version is read: it is ours if it bears our transaction's id.
+    Delta raises the same error for every lost commit, and a commit may succeed although its answer is lost. So after any
+    error the commit at that version is read: it is ours if it has our transaction id.
 
     Args:
         jvm: As `private` made it.
         log: Delta's log of the table.
-        version: They were decided on the one before it.
+        version: The version to commit; the actions were computed on the version before it.
         actions: Without `commitInfo`.
-        table_id: Of the table that they were decided on; None: whichever is there.
-        tags: Of the commit.
-        is_blind: It depends on nothing in the table.
-        later: Takes what Delta does after a commit (checksum, checkpoint), to be done when nobody waits for it; None: now.
-        committer: Whoever this thread commits as anyway by default.
+        table_id: Id of the table for which the actions were computed; None: any table.
+        tags: Tags of the commit.
+        is_blind: The actions depend on nothing in the table.
+        later: Takes Delta's work after a commit (checksum, checkpoint) and does it when nobody waits; None: do it now.
+        committer: The identity to commit under; default: this thread's.
 
     Raises:
         JVM_ERRORS: The newest version could not be read; nothing was tried.
-        Unavailable: Delta says that the commit failed, and that version does not exist. It may yet arrive.
-        Corrupt: It landed at another version.
+        Unavailable: Delta reports that the commit failed, and that version does not exist. The commit may still arrive.
+        Corrupt: The commit landed at another version.
     """
     transaction_id = str(uuid.uuid4())
     try:
@@ -119,7 +119,7 @@ def commit(
         if tried.reply != "done":
             return tried
     if other is not None:
-        # Py4J sends a call again whose answer was lost: the second one finds the commit of the first.
+        # Py4J repeats a call whose answer was lost: the second call finds the commit of the first.
         tried = _outcome(jvm, log, version, transaction_id) if landed >= version else None
         if tried is None or tried.reply == "stale":
             return NotNext(Version(landed), other)
@@ -134,7 +134,7 @@ def commit(
             version=landed,
         )
     if later is not None:
-        # Who begins now needs the checksum, which does not wait for a checkpoint.
+        # The next statement needs the checksum, so the checksum does not wait for a checkpoint.
         later(lambda: partial(jvm.checkpoint, transaction_id) if jvm.after_commit(transaction_id) else None)
     return Tried("done", transaction_id)
 
@@ -142,7 +142,7 @@ def commit(
 def _outcome(
     jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException | None = None
 ) -> Tried | None:
-    """Whose commit stands at `version`, after an attempt at it ended in `failure`; None if nothing was tried."""
+    """Returns whether the commit at `version` is ours, after an attempt ended in `failure`; None if no attempt was made."""
     if failure is not None and is_caused_by(failure, f"{OURS}.Attempt$NotBegun"):
         return None
     try:
@@ -153,8 +153,8 @@ def _outcome(
         if failure is None:
             return None
         if is_lost(failure):
-            return Tried("unknown", transaction_id)  # the put may be under way
-        # No lost race, or somebody would have the version. It may yet arrive.
+            return Tried("unknown", transaction_id)  # the write may be under way
+        # This was not a conflict: then another commit would have the version. Our commit may still arrive.
         raise Unavailable(
             "a commit failed; nothing is known to be written", version=version, reason=first_line(failure)
         ) from failure

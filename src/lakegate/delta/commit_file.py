@@ -1,4 +1,4 @@
-"""What one commit file of a Delta log says, parsed from its text; nothing is opened here.
+"""Parses one commit file of a Delta log from its text; opens no file.
 
 Source: Delta protocol, "Actions"; each line of a commit file is one action, an object with one key.
 """
@@ -17,14 +17,14 @@ from lakegate.turns.protocol.fencing import PREFIX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedFile:
-    """A data file that a commit put into the table; also among the removed where only its deletion vector changed."""
+    """A data file that a commit added to the table; also among the removed files if only its deletion vector changed."""
 
     path: str
-    """As it stands in the log: URL-encoded, relative to the table unless it is absolute."""
+    """As in the log: URL-encoded, relative to the table unless it is absolute."""
     is_data_change: bool
-    """False where rows were only moved, as by OPTIMIZE."""
+    """False if rows were only moved, as by OPTIMIZE."""
     records: int | None
-    """Rows in the file, those that are marked as deleted included; None where the log has no statistics."""
+    """Rows in the file, including rows that are marked as deleted; None if the log has no statistics."""
     deleted_records: int
     """Rows that the file's deletion vector marks."""
     size_bytes: int
@@ -34,7 +34,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedFile:
-    """A data file that a commit took out of the table; also among the added where only its deletion vector changed."""
+    """A data file that a commit removed from the table; also among the added files if only its deletion vector changed."""
 
     path: str
     is_data_change: bool
@@ -42,29 +42,29 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What one commit did."""
+    """The changes that one commit made, and their metadata."""
 
     version: Version
     timestamp_ms: int
-    """In-commit timestamp, else what the writer's clock said; 0 where the commit says neither."""
+    """In-commit timestamp, else the writer's clock; 0 if the commit has neither."""
     operation: str
     metrics: Mapping[str, str]
     tokens: Mapping[TokenId, int]
     """The `lakegate/` ids that it set."""
     user_metadata: Mapping[str, Any] | None
-    """Parsed `userMetadata` where it is Lakegate's, else None."""
+    """Parsed `userMetadata` if it is Lakegate's, else None."""
     added: tuple[AddedFile, ...]
     removed: tuple[RemovedFile, ...]
     is_metadata_change: bool
     """Schema, partitioning or properties were set."""
     has_change_files: bool
-    """Files of the change data feed say which rows changed."""
+    """The commit has files of the change data feed, which list the changed rows."""
     changed_bytes: int
-    """Size of these, or else of the data files that came and went."""
+    """Total size of these files, or else of the data files that were added or removed."""
 
     @property
     def is_lakegate(self) -> bool:
-        """Whether a turn made this commit."""
+        """True if a turn made this commit."""
         return self.user_metadata is not None
 
 
@@ -106,27 +106,27 @@ def actions(text: str, kind: str) -> Iterator[Body]:
 
 
 def commit_info(text: str) -> dict[str, Any]:
-    """The commit's provenance; empty where the writer gave none."""
+    """Returns the commit's provenance; empty if the writer recorded none."""
     return dict(next(actions(text, "commitInfo"), {}))
 
 
 def commit_tokens(text: str) -> dict[TokenId, int]:
-    """The `lakegate/` ids that a commit set, with their numbers."""
+    """Returns the `lakegate/` ids that a commit set, with their numbers."""
     return tokens_among(commit_transactions(text))
 
 
 def commit_transactions(text: str) -> dict[str, int]:
-    """All transaction ids that a commit set, those of other applications too, with their numbers."""
+    """Returns all transaction ids that a commit set, including those of other applications, with their numbers."""
     return {txn["appId"]: int(txn["version"]) for txn in actions(text, "txn")}
 
 
 def tokens_among(transactions: Mapping[str, int]) -> dict[TokenId, int]:
-    """Those whose id is Lakegate's."""
+    """Selects the transaction ids that are Lakegate's."""
     return {TokenId(app_id): number for app_id, number in transactions.items() if app_id.startswith(PREFIX)}
 
 
 def lakegate_metadata(info: Mapping[str, Any]) -> dict[str, Any] | None:
-    """`userMetadata` of a commit, parsed, if it is Lakegate's."""
+    """Parses the `userMetadata` of a commit; None if it is not Lakegate's."""
     said = info.get("userMetadata")
     if not isinstance(said, str) or '"lakegate"' not in said:
         return None

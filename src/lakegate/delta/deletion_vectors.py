@@ -1,8 +1,8 @@
 """Deletion vectors: the positions of rows that are marked as deleted in a data file, in the binary form of the protocol.
 
 Source: "Deletion Vector Format" and "Deletion Vector Descriptor Schema" of the Delta protocol. A vector is a 64-bit Roaring
-bitmap behind a magic number (the payload). It lies in the log itself (`i`), or framed by its size and a checksum in a file
-beside the data that it may share with others (`u`: named by a UUID; `p`: by an absolute path).
+bitmap after a magic number (the payload). It is either in the log itself (`i`), or in a file next to the data, framed by its
+size and a checksum. Several vectors may share such a file (`u`: named by a UUID; `p`: by an absolute path).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakegate.errors import Corrupt
 MAGIC = struct.pack("<I", 1681511377)
 FILE_VERSION = b"\x01"
 UUID_WIDTH = 20
-"""Characters of a UUID in Z85; a folder may stand before it."""
+"""Characters of a UUID in Z85; the name of a folder may precede it."""
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGIT = {character: digit for digit, character in enumerate(_Z85)}
 
@@ -28,7 +28,7 @@ Descriptor = Mapping[str, Any]
 
 
 def identity(descriptor: Descriptor | None) -> str | None:
-    """What the protocol calls a vector's unique id; None for a file without one."""
+    """Returns the protocol's unique id of a vector; None for a file without a vector."""
     if descriptor is None:
         return None
     offset = descriptor.get("offset")
@@ -36,7 +36,7 @@ def identity(descriptor: Descriptor | None) -> str | None:
 
 
 def location(descriptor: Descriptor) -> str | None:
-    """Where the vector's file is: relative to the table for `u`, an absolute URI for `p`; None for one in the log."""
+    """Returns the path of a vector's file: relative to the table for `u`, an absolute URI for `p`; None for a vector in the log."""
     text = str(descriptor["pathOrInlineDv"])
     match descriptor["storageType"]:
         case "i":
@@ -53,11 +53,11 @@ def location(descriptor: Descriptor) -> str | None:
 
 
 def read(descriptor: Descriptor, file: bytes | None = None) -> BitMap64:
-    """The positions that a vector marks.
+    """Reads the positions that a vector marks.
 
     Args:
         descriptor: As in the action.
-        file: The bytes of its file, from the first on; None for a vector in the log.
+        file: The whole content of the vector's file; None for a vector in the log.
 
     Raises:
         Corrupt: Size, checksum, magic number or cardinality are wrong.
@@ -85,10 +85,10 @@ def read(descriptor: Descriptor, file: bytes | None = None) -> BitMap64:
 
 
 def write(vectors: Sequence[BitMap64], uuid: bytes, folder: str = "") -> tuple[bytes, list[dict[str, Any]]]:
-    """One file for several vectors, and the descriptor of each.
+    """Encodes several vectors as one file; returns its content and the descriptor of each vector.
 
     Args:
-        vectors: Positions.
+        vectors: The positions of each.
         uuid: 16 random bytes, which name the file.
         folder: The file's folder below the table.
     """
@@ -109,7 +109,7 @@ def write(vectors: Sequence[BitMap64], uuid: bytes, folder: str = "") -> tuple[b
 
 
 def write_inline(positions: BitMap64) -> dict[str, Any]:
-    """The descriptor of a vector in the log itself."""
+    """Encodes a vector to be stored in the log itself; returns its descriptor."""
     payload = _payload(positions)
     text = _encoded(payload + bytes(-len(payload) % 4))
     return {
@@ -142,7 +142,7 @@ def _decoded(text: str) -> bytes:
             word = 0
             for character in text[begin : begin + 5]:
                 word = word * 85 + _DIGIT[character]
-            # The last word may hold more than 32 bits: other engines pad with what they have, and so does Delta read it.
+            # The last word may exceed 32 bits: other engines pad with arbitrary digits, and Delta reads it in the same way.
             decoded += (word & 0xFFFFFFFF).to_bytes(4, "big")
     except KeyError as error:
         raise Corrupt("a deletion vector's descriptor is not Z85", descriptor=text) from error

@@ -1,7 +1,7 @@
-"""The gate in the JVM, seen from Python: commits that are kept back, turns of governed tables, reservations.
+"""The Python side of the gate in the JVM: captured commits, turns of governed tables, reservations.
 
-Every commit of a session that `lakegate.session` made passes `GateLogStore`. Usually it lets it through; a statement run
-here leaves its commit behind if another was first, or in any case, for others to publish.
+Every commit of a session that `lakegate.session` made passes `GateLogStore`. The gate usually lets a commit through. The
+commit of a statement that is run here is kept instead of written if another commit was first, or always (`is_staged`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lakegate.ids import TableLocation, Version
 JOB_CONF = "spark.lakegate.job"
 WAIT_CONF = "spark.lakegate.waitMs"
 OUTSIDE_CONF = "spark.lakegate.outside"
-"""`pass`: what a session commits outside of turns goes to governed tables, too; `refuse` by default."""
+"""`pass`: commits of a session outside of turns go to governed tables, too; `refuse` by default."""
 TAKE_A_TURN = (
     "Write in a turn: lakegate.start, lakegate.supervise, JobCoordinator(…).turn(), or the command lakegate turn. See who has "
     f"it with: lakegate status. A session that is to write without turns says so: {OUTSIDE_CONF}=pass"
@@ -48,16 +48,16 @@ NO_TURN, NO_TOKEN, NOTE = (f"{OURS}.Gate${name}Exception" for name in ("NoTurn",
 COMMITTED = "lakegate: the statement was committed as version"
 PUT_FAILED = "lakegate: its commit failed, and may yet arrive"
 NOT_PUT = -1
-"""In the place of the version that the gate tells of a commit; another negative number: the put has failed."""
+"""Reported by the gate instead of a commit's version: nothing was committed. Any other negative number: the write has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a stock statement ended."""
+    """The outcome of a stock statement."""
 
     commit: Captured | Committed
     returned: Any
-    """What it returned; None if its commit was kept, which ends it."""
+    """The statement's return value; None if its commit was kept, which ends the statement."""
 
 
 class Gate:
@@ -77,19 +77,19 @@ class Gate:
     def run(
         self, work: Callable[[], object], *, token: str, is_staged: bool = False, table: TableLocation | None = None
     ) -> Ran:
-        """Runs a stock statement in this thread, and keeps its commit if another has its version, or in any case.
+        """Runs a stock statement in this thread; keeps its commit if another commit has its version, or if `is_staged`.
 
         Args:
-            work: The statement. Its first commit is meant; those after it, as of a hook that compacts, pass.
+            work: The statement. Only its first commit can be kept; later commits, as of a hook that compacts, pass.
             token: Of the statement; one run at a time.
-            is_staged: The commit is never put, only kept.
-            table: The one that a commit which is kept must be of.
+            is_staged: The commit is never written to the log, only kept.
+            table: The table to which a kept commit must belong.
 
         Raises:
-            InvalidRequest: It is another table's; nothing was written.
+            InvalidRequest: The kept commit belongs to another table; nothing was written.
             CommitInDoubt: The JVM or its answer was lost.
-            TurnNotGranted: the table is governed, and it is not the turn of the session's job; nothing was written.
-            Exception: whatever the statement raises by itself.
+            TurnNotGranted: The table is governed, and the session's job does not have the turn; nothing was written.
+            Exception: Any error that the statement itself raises.
         """
         returned: object = None
         raised: Exception | None = None
@@ -104,7 +104,7 @@ class Gate:
             if raised is not None:
                 kept = self._take(token, table)
             version = int(self._gate.done(token))
-        except CALL_ERRORS as gone:  # of the gate's own calls
+        except CALL_ERRORS as gone:  # raised by the gate's own calls
             if not is_begun or is_staged:
                 raise (raised or gone) from None
             raise _in_doubt(table, raised or gone) from (raised or gone)
@@ -126,10 +126,10 @@ class Gate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Keeps back whatever this thread commits, but for what runs in a scope of its own.
+        """Keeps back every commit of this thread, except those of code that runs in a scope of its own.
 
         Raises:
-            InvalidRequest: Something was committed; nothing was written.
+            InvalidRequest: The code tried to commit; nothing was written.
         """
         token = uuid.uuid4().hex
         raised: Exception | None = None
@@ -138,7 +138,7 @@ class Gate:
                 yield
         except Exception as error:
             raised = error
-        # Also where the code itself has caught what ended its commit.
+        # Checked also if the code itself has caught the error that ended its commit.
         try:
             kept = self._take(token, None)
         except CALL_ERRORS as gone:
@@ -165,12 +165,12 @@ class Gate:
 
     @contextmanager
     def acting(self, job: str | None, session: SparkSession | None = None) -> Iterator[None]:
-        """What this thread commits is a job's: refused on every table whose turn this JVM was told of, and is not the job's.
+        """Commits of this thread belong to a job: they are refused on every known governed table unless the job has its turn.
 
         Args:
-            job: None: as before.
-            session: One that nobody else uses: all its threads commit as the job, and go on to when this one does not,
-                because what a function has left running there must not commit in another's turn.
+            job: None: no change.
+            session: A session that nobody else uses: all its threads commit as the job, and still do after this block,
+                because a thread that a function has left running must not commit in another job's turn.
         """
         if job is None:
             yield
@@ -184,15 +184,15 @@ class Gate:
             unless_gone(lambda: self._gate.actAs(before))
 
     def govern(self, table: TableLocation) -> None:
-        """From now on no commit of this JVM goes to the table without its job's turn, not only those of jobs."""
+        """From now on every commit of this JVM to the table needs its job's turn, not only the commits of jobs."""
         self._gate.govern(table)
 
     def release(self, table: TableLocation) -> None:
-        """The table is no longer governed."""
+        """From now on the table is no longer governed."""
         self._gate.release(table)
 
     def grant(self, table: TableLocation, job: str, epoch: int, duration_ms: int, token_id: str | None = None) -> bool:
-        """Gives a job the turn, or more time for it; False if a later epoch has it.
+        """Gives a job the turn, or extends it; returns False if a later epoch has the turn.
 
         With `token_id`, a commit of the job that changes rows is refused unless it carries a token of this id and epoch.
         """
@@ -203,43 +203,44 @@ class Gate:
         unless_gone(lambda: self._gate.revoke(table, epoch))
 
     def is_awaited(self, table: TableLocation, job: str) -> bool:
-        """Whether a commit of the job waits for its turn."""
+        """Returns True if a commit of the job waits for its turn."""
         return bool(self._gate.isAwaited(table, job))
 
     def puts(self, table: TableLocation) -> int:
-        """How many commits of jobs this JVM has put to the table."""
+        """Returns the number of commits of jobs that this JVM has written to the table."""
         return int(self._gate.puts(table))
 
     def note(self, folder: str) -> str | None:
-        """The note that makes a table governed, as text; None where there is none.
+        """Returns the text of the note that makes a table governed; None if there is no note.
 
         Raises:
-            JVM_ERRORS: it cannot be told whether there is one.
+            JVM_ERRORS: The note could not be looked up.
         """
         text: str | None = self._gate.note(folder, self._jvm.hadoop_conf)
         return text
 
     def strays(self, table: TableLocation) -> int:
-        """How many commits of no job this JVM has put to the table while a job had its turn."""
+        """Returns the number of commits outside of any job that this JVM has written to the table during a job's turn."""
         return int(self._gate.strays(table))
 
     def forget_untokened(self) -> None:
-        """Forget a refusal that was not asked for: `raise_untokened` tells a later one only."""
+        """Discards an earlier refusal: `raise_untokened` then reports only a later one."""
         self._gate.untokened()
 
     def raise_untokened(self) -> None:
-        """Raise `InvalidRequest` if a commit of this thread was refused because it had no token; once.
+        """Raises `InvalidRequest` if a commit of this thread was refused because it had no token; once.
 
-        Also where the code that made the commit has caught the error.
+        It raises also if the code that made the commit has caught the error.
         """
         told = self._gate.untokened()
         if told is not None:
             raise _untokened(told)
 
     def reserve(self, table: TableLocation, token: str, hold_ms: int, job: str | None = None) -> bool:
-        """Keeps commits of others away from a table, for so long at most: of this JVM, and of drivers that pass a gate.
+        """Keeps other commits away from a table for a limited time: those of this JVM, and of other drivers with a gate.
 
-        Who has it may take it anew. False while another has it. In the turn of its job no other driver is asked or told.
+        The holder may reserve again. Returns False while another statement has the reservation. In the turn of its job the
+        reservation is local: no other driver is asked or informed.
         """
         return bool(self._gate.reserve(table, token, hold_ms, job, self._jvm.hadoop_conf))
 
@@ -249,17 +250,17 @@ class Gate:
 
 
 def is_after_put(error: BaseException) -> bool:
-    """Whether a statement that `Gate.run` ran raised it though it had been committed, or may have been."""
+    """Returns True if a statement raised this error in `Gate.run` although it had been, or may have been, committed."""
     return any(note.startswith((COMMITTED, PUT_FAILED)) for note in getattr(error, "__notes__", ()))
 
 
 def raise_refusal(error: BaseException) -> None:
-    """Raise the error that the gate's refusal of a commit means, if this is one.
+    """Raises the Lakegate error for the gate's refusal of a commit; returns if `error` is not such a refusal.
 
     Raises:
-        TurnNotGranted: it is not the job's turn.
-        InvalidRequest: it is, and the commit does not carry its token.
-        Unavailable: it could not be found out whether the table takes turns.
+        TurnNotGranted: The job does not have the turn.
+        InvalidRequest: The job has the turn, and the commit does not carry its token.
+        Unavailable: The gate could not find out whether the table takes turns.
     """
     if not isinstance(error, JVM_ERRORS):
         return
@@ -274,7 +275,7 @@ def raise_refusal(error: BaseException) -> None:
 
 
 def refused(error: BaseException) -> LakegateError | None:
-    """The error that the gate's refusal of a commit means; None if this is another one."""
+    """Returns the Lakegate error for the gate's refusal of a commit; None if `error` is not such a refusal."""
     try:
         raise_refusal(error)
     except LakegateError as meant:

@@ -1,10 +1,10 @@
-"""Stock Delta statements that carry a token: appends, DML and user code, new tables; and how a lost race is told.
+"""Stock Delta statements that carry a token: appends, DML and user code, new tables; and how a conflict is reported.
 
 Rules for editors:
 - Delta takes the token of an append from the writer's options, that of DML from the session's settings. Settings hold
-  for every write in the session until they are unset: whoever sets them uses a session that nobody else writes with.
+  for every write in the session until they are unset: set them only in a session that nobody else writes with.
 - Delta skips a write *silently* when the stored number is equal or larger. So the token is read again after every
-  write; that is the turn protocol's part, not done here.
+  write; the turn protocol does this, not this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONFLICT = re.compile(
     r"|METADATA_CHANGED|PROTOCOL_CHANGED|MAX_COMMIT_RETRIES_EXCEEDED))\b"
     r"|io\.delta\.exceptions\.(\w+)Exception"
 )
-"""Delta's words for: another writer committed first, and nothing of this statement is in the table."""
+"""Delta's names of the errors that mean: another writer committed first, and nothing of this statement is in the table."""
 DELTA_CONFLICTS = (
     delta_exceptions.ConcurrentAppendException,
     delta_exceptions.ConcurrentDeleteDeleteException,
@@ -45,7 +45,7 @@ DELTA_CONFLICTS = (
     delta_exceptions.ProtocolChangedException,
 )
 TOKEN_WITHOUT_NUMBER = "DELTA_INVALID_IDEMPOTENT_WRITES_OPTIONS"
-"""Delta's word for an id in the settings without a number."""
+"""Delta's name of the error for an id in the settings without a number."""
 
 
 def append(
@@ -55,12 +55,12 @@ def append(
     *,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Append rows with Delta's own writer, the token in the same commit. Makes the table if there is none.
+    """Appends rows with Delta's own writer, the token in the same commit. Creates the table if there is none.
 
     Args:
         df: The rows.
         location: The table.
-        token: What the commit carries; nothing is written where the stored number is as large.
+        token: Carried by the commit; nothing is written if the stored number is equal or larger.
         options: Options of Delta's writer, as `mergeSchema`.
 
     Raises:
@@ -74,9 +74,9 @@ def append(
 
 @contextmanager
 def tokened(session: SparkSession, token: WriteToken) -> Iterator[None]:
-    """Have every Delta write in `session` carry the token; what was set before is set again afterwards.
+    """Makes every Delta write in `session` carry the token; restores the previous settings afterwards.
 
-    One write changes the table; a second one with the same token would be skipped silently (see `single_write`).
+    Only one write changes the table: a second one with the same token would be skipped silently (see `single_write`).
     """
     with confs(
         session,
@@ -87,14 +87,14 @@ def tokened(session: SparkSession, token: WriteToken) -> Iterator[None]:
 
 @contextmanager
 def single_write(session: SparkSession, token: WriteToken) -> Iterator[None]:
-    """`tokened` for code that we do not know: a second write raises instead of being skipped silently.
+    """Does the same as `tokened` for unknown code: a second write raises instead of being skipped silently.
 
-    Delta takes the number out of the session's settings as it uses it, so a second write has an id without a number,
-    which it refuses before anything is written. A DELETE that finds nothing uses no number; an UPDATE or MERGE that
+    Delta removes the number from the session's settings when it uses it. So a second write has an id without a number,
+    which Delta refuses before anything is written. A DELETE that finds nothing uses no number; an UPDATE or MERGE that
     finds nothing does, in a commit without files.
 
     Raises:
-        InvalidRequest: A second write was begun; the first one is in the table, and a repetition will know it.
+        InvalidRequest: A second write was begun; the first one is in the table, and a retry will recognize it.
         StatementConflict: See `conflicts`.
     """
     with confs(session, {AUTO_RESET_CONF: "true"}), tokened(session, token):
@@ -108,7 +108,7 @@ def single_write(session: SparkSession, token: WriteToken) -> Iterator[None]:
 
 
 def second_write() -> InvalidRequest:
-    """The error for a write whose token an earlier write has used."""
+    """Returns the error for a write whose token an earlier write has used."""
     return InvalidRequest(
         "a second write without a step: the batch's first write is in its table, the second was not begun",
         advice="Wrap each write in `with turn.step(name)`, in the same order in every batch",
@@ -117,9 +117,9 @@ def second_write() -> InvalidRequest:
 
 @contextmanager
 def conflicts() -> Iterator[None]:
-    """Tell a lost race by `StatementConflict`, in whatever wrapping Delta, Spark or py4j raises it.
+    """Raises `StatementConflict` for a conflict, in whatever wrapping Delta, Spark or py4j raises it.
 
-    The transaction that lost has written nothing to the table; its token has to be read again before it is repeated.
+    The transaction that lost has written nothing to the table; read its token again before the statement is repeated.
     """
     try:
         yield
@@ -133,7 +133,7 @@ def conflicts() -> Iterator[None]:
 
 
 def conflict_name(error: BaseException) -> str | None:
-    """What Delta calls the conflict, if the error is a lost race or was raised from one; else None."""
+    """Returns Delta's name of the conflict, if the error is a conflict or was caused by one; else None."""
     for text in _told(error):
         if found := CONFLICT.search(text):
             return found[1] or found[2]
@@ -148,7 +148,7 @@ def create_table(
     cluster_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Make an empty table as version 0; one that is there, or that another makes first, is taken if its columns agree.
+    """Creates an empty table as version 0; a table that exists, or that another creates first, is used if its columns agree.
 
     Args:
         session: Any session with Delta.
@@ -159,7 +159,7 @@ def create_table(
         properties: Table properties.
 
     Raises:
-        InvalidRequest: The table that is there has other columns or partitions; or the columns cannot be parsed.
+        InvalidRequest: The existing table has other columns or partitions; or the columns cannot be parsed.
     """
     clauses = [f"CREATE TABLE delta.{quoted(location)} ({columns}) USING delta"]
     if partition_by:
@@ -184,7 +184,7 @@ def create_table(
 
 @contextmanager
 def confs(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Have a session these settings for the time of a block; what was set before is set again afterwards."""
+    """Sets settings of a session for the duration of a block; restores the previous values afterwards."""
     before = {key: session.conf.get(key, None) for key in values}
 
     def restore() -> None:
@@ -203,7 +203,7 @@ def confs(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _told(error: BaseException) -> Iterator[str]:
-    """What Delta and Spark say in an error and in those that it was raised from, the JVM's causes included."""
+    """Yields the texts of Delta's and Spark's errors in the chain of an error, including causes in the JVM."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, DELTA_CONFLICTS):
@@ -219,7 +219,7 @@ def _exists(jvm: Jvm, location: TableLocation) -> bool:
 
 
 def _parsed_columns(jvm: Jvm, statement: str) -> list[tuple[str, str, bool]]:
-    """Name, type and nullability of each column of a CREATE statement, as Spark's own parser reads them."""
+    """Returns name, type and nullability of each column of a CREATE statement, as Spark's own parser reads them."""
     try:
         with jvm.active():
             plan = jvm.jsession.sessionState().sqlParser().parsePlan(statement)

@@ -1,12 +1,12 @@
 """The few JVM classes of Delta that Lakegate calls through py4j, with conversions to and from Scala.
 
 Rules for editors:
-- Every Delta or Scala member that the product relies on is called here or in `log.py`, and stands in `NEEDED`, which
+- Every Delta or Scala member that the product relies on is called here or in `log.py`, and is listed in `NEEDED`, which
   `check_jvm` looks up at the start.
 - Actions are made from JSON and read as JSON: their constructors change between minor versions, the protocol does not.
-- Delta takes its settings from the *thread's active session*. Whoever calls into Delta does so within `Jvm.active`,
-  directly around the call: PySpark changes the active session as it likes, and a compare-and-swap under another
-  session's settings is none (Delta would quietly rebase it).
+- Delta takes its settings from the *thread's active session*. Call into Delta only within `Jvm.active`, directly around
+  the call. PySpark changes the active session at any time, and a compare-and-swap under another session's settings is no
+  compare-and-swap: Delta would silently rebase it.
 """
 
 from __future__ import annotations
@@ -108,32 +108,32 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
 """The same of the package's own jar."""
 
 PART = "\x02"
-"""Around the number of what is left of a packed answer, or 0."""
+"""Encloses the number under which the rest of a packed answer is fetched, or 0 if there is no rest."""
 RETENTION = "delta.setTransactionRetentionDuration"
 JVM_ERRORS = (Py4JError, PySparkException)
-"""What a call into the JVM may raise: converted by PySpark and Delta, or as py4j's own."""
+"""Errors of a call into the JVM: converted by PySpark and Delta, or py4j's own."""
 CALL_ERRORS = (*JVM_ERRORS, OSError)
-"""And where the JVM has ended: what py4j meets on connecting anew is Python's own error."""
+"""The same and, if the JVM has ended, Python's own error that py4j meets when it connects again."""
 
 
 def unless_gone(set_right: Callable[[], object]) -> None:
-    """Sets something right at the end of a block; not if the JVM has ended, so that what ended the block is told.
+    """Restores something at the end of a block, unless the JVM has ended: then the error that ended the block is raised.
 
     Args:
-        set_right: May be called twice: a call that meets the end of the JVM, rather than finding it, fails like any other.
+        set_right: May be called twice. If the JVM ends during the call, rather than before it, the call fails like any other.
     """
     try:
         set_right()
     except ConnectionRefusedError:
         return
     except (Py4JError, ConnectionError):
-        time.sleep(0.1)  # the kernel closes its connections one after another
+        time.sleep(0.1)  # the kernel closes the JVM's connections one after another
         with suppress(ConnectionRefusedError):
             set_right()
 
 
 def check_jvm(spark: SparkSession) -> None:
-    """Check that the session has Delta, and that this Delta has all that Lakegate calls. Opens no table, runs no job.
+    """Checks that the session has Delta, and that this Delta has all members that Lakegate calls. Opens no table, runs no job.
 
     Raises:
         MissingExtra: The session was made without Delta, or without Lakegate's jar.
@@ -194,7 +194,7 @@ def _made(how: str, **facts: str) -> MissingExtra:
 
 
 class Statics:
-    """The static methods of a Java class: py4j asks the JVM about each of them whenever it is named."""
+    """The static methods of a Java class, cached: py4j looks each one up in the JVM every time it is named."""
 
     def __init__(self, java_class: Any) -> None:
         self._class = java_class
@@ -207,7 +207,7 @@ class Statics:
 
 @dataclass(frozen=True, slots=True)
 class _Handles:
-    """Classes and objects of one JVM: each dotted name costs it several searches."""
+    """Cached classes and objects of one JVM: each lookup of a dotted name costs several searches."""
 
     none: Any
     converters: Any
@@ -242,13 +242,13 @@ def _handles(root: Any) -> _Handles:
 
 
 class Listed(NamedTuple):
-    """A commit of a log that was listed."""
+    """A commit in the listing of a log."""
 
     modified_at_ms: int
     text: str
-    """Of its actions those that were asked for."""
+    """The requested actions of the commit."""
     is_whole: bool
-    """Those are all."""
+    """These are all actions of the commit."""
 
 
 class Jvm:
@@ -274,12 +274,12 @@ class Jvm:
 
     @cached_property
     def hadoop_conf(self) -> Any:
-        """File system settings of the session, as they were when they were first asked for."""
+        """File system settings of the session, as of the first use of this property."""
         return self.jsession.sessionState().newHadoopConf()
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make this session the thread's active one for a call into Delta, and the one before it again afterwards."""
+        """Makes this session the thread's active one for a call into Delta; restores the previous one afterwards."""
         before = self._sessions.getActiveSession()
         self._sessions.setActiveSession(self.jsession)
         try:
@@ -291,10 +291,10 @@ class Jvm:
                 self._sessions.clearActiveSession()
 
     def int_conf(self, key: str, default: int) -> int:
-        """A setting of the session that is a number.
+        """Reads a numeric setting of the session.
 
         Raises:
-            InvalidRequest: It is none.
+            InvalidRequest: The setting is not a number.
         """
         said = self.spark.conf.get(key, None)
         try:
@@ -303,49 +303,49 @@ class Jvm:
             raise InvalidRequest(f"the setting {key} is not a number: {said!r}; nothing was written") from error
 
     def delta_log(self, table: str) -> Any:
-        """Delta's `DeltaLog` of a path, the same for all sessions of the JVM; version -1 where there is no table."""
+        """Returns Delta's `DeltaLog` of a path, the same for all sessions of the JVM; version -1 if there is no table."""
         with self.active():
             return self._logs.forTable(self.jsession, table)
 
     @contextmanager
     def holding(self, log: Any) -> Iterator[None]:
-        """Have Delta keep the newest snapshot's state cached for a statement on it, though others commit meanwhile."""
+        """Makes Delta keep the newest snapshot's state cached for a statement on it, though others commit meanwhile."""
         held = self._caches.hold(log)
         try:
             yield
         finally:
-            with suppress(*CALL_ERRORS):  # how the statement ended is what matters
+            with suppress(*CALL_ERRORS):  # the outcome of the statement is what matters
                 if held is not None:
                     held.release()
                 # That of the statement's own commit, if Delta has made it.
                 self._caches.newest(log)
 
     def trust_checksum(self, table: str) -> None:
-        """Have Delta take a table's size, and the files of a small one, from its checksum."""
+        """Makes Delta take a table's size, and the files of a small one, from its checksum."""
         self._caches.install(self.delta_log(table))
 
     def snapshot(self, log: Any) -> Any:
-        """A fresh `Snapshot`: the log is listed again."""
+        """Returns a fresh `Snapshot`: the log is listed again."""
         with self.active():
             return self._caches.update(log)
 
     def transactions(self, snapshot: Any) -> dict[str, int]:
-        """The snapshot's transaction ids with their numbers; a Spark job, unless they were given to it."""
+        """Returns the snapshot's transaction ids with their numbers; a Spark job, unless `give_transactions` passed them in."""
         with self.active():
             return self.from_map(self._transactions.of(snapshot))
 
     def give_transactions(self, log: Any, snapshot: Any, transactions: Mapping[str, int]) -> None:
-        """Have the snapshot know its transaction ids without a job; nothing where Delta drops ids after a time."""
+        """Passes the transaction ids to a snapshot, which then needs no job for them; does nothing if Delta expires ids."""
         if snapshot.metadata().configuration().contains(RETENTION):
             return
         if not self._transactions.isLearned():
-            # That of a table which does not exist is computed without a job.
+            # The ids of a table that does not exist are computed without a job.
             self.transactions(getattr(self.root, f"{DELTA}.DummySnapshot")(log.logPath(), log))
         numbers = self._transactions.numbers({app_id: str(number) for app_id, number in transactions.items()})
         self._transactions.give(snapshot, self.root.org.apache.spark.api.python.PythonUtils.toScalaMap(numbers))
 
     def whole(self, answer: str | None) -> str | None:
-        """An answer that may have come packed, and in parts; see `Parts.java`."""
+        """Unpacks an answer that may be compressed and split into parts; see `Parts.java`."""
         if answer is None or not answer.startswith(PART):
             return answer
         number, packed = answer[1:].split(PART)
@@ -357,16 +357,16 @@ class Jvm:
     def commits_from(
         self, store: Any, log_path: Any, version: int, known: int, known_at_ms: int
     ) -> dict[int, Listed] | None:
-        """The commits from a version on: after `known` with their actions; of a long one, only `txn` and `protocol`.
+        """Returns the commits from a version on, with actions only after `known`; of a long commit, only `txn` and `protocol`.
 
-        Empty where there is no log, None where a commit was cleaned up between being listed and being read.
+        Empty if there is no log; None if a commit was cleaned up between being listed and being read.
 
         Args:
             store: Delta's log store of the table.
-            log_path: Of its log.
-            version: The first one.
-            known: The last one that is known.
-            known_at_ms: When its file was modified; -1 if none is known.
+            log_path: Path of the table's log.
+            version: The first version to return.
+            known: The last version that is already known.
+            known_at_ms: Modification time of the file of `known`; -1 if no version is known.
         """
         text = self.whole(self._bulk.commits(store, log_path, version, known, known_at_ms, self.hadoop_conf))
         if text is None:
@@ -379,9 +379,9 @@ class Jvm:
         return found
 
     def texts_after(self, log: Any, version: int) -> dict[int, str] | None:
-        """The whole commits after a version, and for that one, if it is there, an empty text.
+        """Returns the whole commits after a version; for the version itself, if its commit is there, an empty text.
 
-        None where one was cleaned up between being listed and being read.
+        None if a commit was cleaned up between being listed and being read.
         """
         text = self.whole(self._bulk.texts(log, version, self.hadoop_conf))
         if text is None:
@@ -393,53 +393,53 @@ class Jvm:
         return found
 
     def retention_ms(self, properties: Mapping[str, str]) -> int:
-        """How long a table with these properties keeps files that it has no more."""
+        """Returns the time for which a table with these properties keeps removed files."""
         configs = scala_object(self.root, f"{DELTA}.DeltaConfigs$")
         with self.active():
             return int(configs.getMilliSeconds(configs.TOMBSTONE_RETENTION().fromMap(self.to_map(properties))))
 
     def read_bytes(self, path: Any) -> bytes | None:
-        """A file's content; None where there is none."""
+        """Returns a file's content; None if there is no such file."""
         content = self._bulk.read(path, self.hadoop_conf)
         return None if content is None else bytes(content)
 
     def read_below(self, folder: Any, name: str) -> bytes | None:
-        """The same of a file below a folder; its `Path` made from here would be another call."""
+        """Returns the content of a file below a folder; one call less than with a `Path` made here."""
         content = self._bulk.read(folder, name, self.hadoop_conf)
         return None if content is None else bytes(content)
 
     def read_range(self, path: Any, offset: int, length: int) -> bytes:
-        """A part of a file."""
+        """Reads a part of a file."""
         return bytes(self._bulk.readRange(path, self.hadoop_conf, offset, length))
 
     def write_below(self, folder: Any, name: str, content: bytes) -> None:
-        """A new file below a folder."""
+        """Writes a new file below a folder."""
         self._bulk.write(folder, name, self.hadoop_conf, content)
 
     def names(self, disk: Any, folder: Any) -> list[str]:
-        """The names in a folder."""
+        """Returns the names in a folder."""
         return str(self._bulk.names(disk, folder)).splitlines()
 
     def missing(self, root: Any, paths: Sequence[str]) -> str | None:
-        """The first of these files of a table that is not there; paths as in the log, below `root`."""
+        """Returns the first of these files of a table that does not exist; paths as in the log, below `root`."""
         names = dict.fromkeys(unquote(path) for path in paths if ":" not in path)
         missing: str | None = self._bulk.missing(root.getFileSystem(self.hadoop_conf), root, "\n".join(names))
         return missing
 
     def make_scratch(self, log_path: Any, commit: str, checksum: str) -> None:
-        """The log of a table that is there for one statement: its only commit and the checksum of that."""
+        """Writes the log of a temporary table for one statement: its only commit, and the checksum of this commit."""
         self._scratch.make(log_path, commit, checksum, self.hadoop_conf)
 
     def drop_scratch(self, log_path: Any) -> None:
-        """Remove such a log."""
+        """Removes the log of such a table."""
         self._scratch.drop(log_path, self.hadoop_conf)
 
     def forget(self, folder: Any) -> None:
-        """Have Delta no longer remember the table of a folder."""
+        """Makes Delta forget the table of a folder."""
         self._logs.invalidateCache(self.jsession, folder)
 
     def read_text(self, log: Any, path: Any) -> str | None:
-        """A small file by the table's own log store; None where it does not exist."""
+        """Reads a small file with the table's own log store; None if it does not exist."""
         try:
             lines = log.store().read(path, self.hadoop_conf)
         except JVM_ERRORS as error:
@@ -449,7 +449,7 @@ class Jvm:
         return str(lines.mkString("\n"))
 
     def put_text_if_absent(self, log: Any, path: Any, text: str) -> bool:
-        """Write a one-line file, whole or not at all, as the table's log store writes a commit; False if it exists."""
+        """Writes a one-line file, whole or not at all, as the table's log store writes a commit; False if the file exists."""
         conf = self.hadoop_conf
         path.getFileSystem(conf).mkdirs(path.getParent())
         try:
@@ -461,36 +461,36 @@ class Jvm:
         return True
 
     def path(self, folder: Any, name: str) -> Any:
-        """A Hadoop `Path` below another (or below what its text says)."""
+        """Returns a Hadoop `Path` below another one (or below the path that a text names)."""
         return self._path(folder, name)
 
     def absolute(self, uri: str) -> Any:
-        """A Hadoop `Path` of a whole URI."""
+        """Returns the Hadoop `Path` of a whole URI."""
         return self._path(self.root.java.net.URI(uri))
 
     def to_seq(self, values: Iterable[Any]) -> Any:
-        """An immutable Scala `Seq`."""
+        """Converts to an immutable Scala `Seq`."""
         array = self.root.java.util.ArrayList()
         for value in values:
             array.add(value)
         return self._converters.asScala(array).toSeq()
 
     def to_map(self, values: Mapping[str, str]) -> Any:
-        """An immutable Scala `Map`."""
+        """Converts to an immutable Scala `Map`."""
         return self.root.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(values))
 
     def from_map(self, values: Any) -> dict[str, Any]:
-        """A dict of a Scala `Map`."""
+        """Converts a Scala `Map` to a dict."""
         return dict(self._converters.asJava(values))
 
     def from_seq(self, values: Any) -> list[Any]:
-        """A list of a Scala `Seq`."""
+        """Converts a Scala `Seq` to a list."""
         found = self._converters.asJava(values)
-        # Not by iterating: its end is an exception of the JVM, which takes longer to convert than all else.
+        # Not by iteration: its end is an exception of the JVM, which takes longer to convert than everything else.
         return [found.get(place) for place in range(found.size())]
 
     def action(self, action: Mapping[str, Any]) -> Any:
-        """Delta's `Action` of its JSON form, e.g. `{"txn": {…}}`."""
+        """Converts the JSON form of an action, e.g. `{"txn": {…}}`, to Delta's `Action`."""
         return self._actions.fromJson(json.dumps(action, separators=(",", ":")))
 
     def commit(
@@ -506,22 +506,23 @@ class Jvm:
         has_later: bool,
         named: tuple[str | None, str | None, str | None],
     ) -> tuple[int, str | None]:
-        """A commit of actions, as the log's lines: the version where it landed, and None; see `Attempt.java`.
+        """Commits actions, given as lines of the log; returns the version where the commit landed, and None; see `Attempt.java`.
 
-        Without a try, where it is not the table's next version, or another table's: the newest one, and the table's id.
+        If `version` is not the table's next one, or the table is another one, nothing is tried: then the newest version is
+        returned, and the table's id.
 
         Args:
             log: Delta's log of the table.
             version: Of the commit.
-            table_id: Of the table; None: whichever is there.
+            table_id: Id of the table; None: any table.
             lines: The actions.
             tags: Of the commit.
-            is_blind: They depend on nothing in the table.
-            transaction_id: By which it is known in the log.
-            has_later: `after_commit` is called when it has landed.
-            named: Token of the statement that commits, its history, and its job.
+            is_blind: The actions depend on nothing in the table.
+            transaction_id: Identifies the commit in the log.
+            has_later: The caller calls `after_commit` when the commit has landed.
+            named: Token of the committing statement, its history, and its job.
         """
-        # A map costs calls of its own, and most commits have no tags.
+        # Passing a map takes calls of its own, and most commits have no tags.
         answer = self._attempt.commit(
             *(self.jsession, log, version, table_id, "\n".join(lines), dict(tags) or None, is_blind),
             *(transaction_id, has_later, *named),
@@ -530,40 +531,40 @@ class Jvm:
         return int(found), other or None
 
     def after_commit(self, transaction_id: str) -> bool:
-        """What Delta does after a commit, but for the checkpoint; whether one is due."""
+        """Does Delta's work after a commit, except the checkpoint; returns True if a checkpoint is due."""
         return bool(self._attempt.finish(transaction_id))
 
     def checkpoint(self, transaction_id: str) -> None:
-        """Write the one that is due since a commit."""
+        """Writes the checkpoint that is due since a commit."""
         self._attempt.checkpoint(transaction_id)
 
     def char_as_string(self, schema: Any) -> str:
-        """JSON of a JVM `StructType`, its CHAR and VARCHAR as the STRING that Delta stores for them."""
+        """Returns the JSON of a JVM `StructType`, with CHAR and VARCHAR as the STRING that Delta stores for them."""
         util = self.root.org.apache.spark.sql.catalyst.util.CharVarcharUtils
         return str(util.replaceCharVarcharWithStringInSchema(schema).json())
 
     def frame(self, dataset: Any) -> DataFrame:
-        """A DataFrame of a JVM `Dataset`."""
+        """Wraps a JVM `Dataset` as a DataFrame."""
         return DataFrame(dataset, self.spark)
 
 
 def scala_object(root: Any, name: str) -> Any:
-    """The one instance of a Scala object; `name` ends in `$`."""
+    """Returns the singleton of a Scala object; `name` ends in `$`."""
     return getattr(getattr(root, name), "MODULE$")
 
 
 def attempt(column: Any) -> Any:
-    """The JVM's column whose value is NULL for the rows for which evaluating another one raises."""
+    """Returns a JVM column that has the value of another one, or NULL for rows for which evaluating that one raises."""
     context: Any = SparkContext._active_spark_context
     expressions = scala_object(context._jvm, EXPRESSIONS)
     return expressions.column(getattr(context._jvm, TRY)(expressions.expression(column)))
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether it says that the JVM or the connection ended: what was called may have been done, or may be under way.
+    """Returns True if the error means that the JVM or the connection ended: the call may have been done, or be under way.
 
-    Py4J sends a call again whose connection was closed before the answer, and then has no answer for it: a plain `Py4JError`
-    without the trace that one of a call that could not be made has.
+    Py4J repeats a call whose connection was closed before the answer, and then has no answer for it: this is a plain
+    `Py4JError` without a trace. A call that could not be made has a trace.
     """
     if isinstance(error, Py4JNetworkError | OSError):
         return True
@@ -571,7 +572,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def is_caused_by(error: BaseException, class_name: str) -> bool:
-    """Whether a JVM exception, or one of its causes, is of exactly this class; False where the JVM has ended."""
+    """Returns True if a JVM exception, or one of its causes, is of exactly this class; False if the JVM has ended."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     try:
         while thrown is not None:
@@ -584,7 +585,7 @@ def is_caused_by(error: BaseException, class_name: str) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the stack of the JVM; what S3 or DynamoDB refuses, in plain words."""
+    """Returns an error's message without the JVM's stack; for a refusal by S3 or DynamoDB, in plain words."""
     refused = refusal(error)
     if refused is not None:
         return refused.message
@@ -596,13 +597,13 @@ def first_line(error: BaseException) -> str:
 
 
 def silence(spark: SparkSession, logger: str) -> None:
-    """Have Spark log nothing under a name: what it would say there is said by us, or is no error."""
+    """Stops Spark's logging under a name: Lakegate reports these events itself, or they are no errors."""
     levels: Any = getattr(spark._jvm, "org.apache.logging.log4j")
     levels.core.config.Configurator.setLevel(logger, levels.Level.OFF)
 
 
 def is_missing_file(error: BaseException) -> bool:
-    """Whether the JVM said that a file or folder does not exist."""
+    """Returns True if the JVM reported that a file or folder does not exist."""
     return isinstance(error, Py4JJavaError | PySparkException) and (
         is_caused_by(error, "java.io.FileNotFoundException") or is_caused_by(error, "java.nio.file.NoSuchFileException")
     )

@@ -1,6 +1,6 @@
-"""A table's log and a streaming checkpoint as they lie on this machine's disk: read without Spark, never written.
+"""Reads a table's log and a streaming checkpoint on this machine's disk, without Spark; never writes them.
 
-For looking, not for deciding on a write: a run reads logs through Delta's own store of commits (`delta/table_log.py`).
+For display only, not to decide on a write: a run reads logs through Delta's own log store (`delta/table_log.py`).
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ CHECKPOINT_FILE = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10})?\.parquet"
 
 
 def local_path(location: str) -> Path | None:
-    """The folder that a location names on this machine's disk; None where it is on another file system."""
+    """Returns the folder of a location on this machine's disk; None if it is on another file system."""
     if location.startswith("file:"):
         return Path("/" + location.removeprefix("file:").lstrip("/"))
     return None if "://" in location or location.startswith("hdfs:") else Path(location)
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file in which a coordinator of this URL keeps turns; None for one that keeps them elsewhere."""
+    """Returns the file in which a coordinator with this URL keeps turns; None if it keeps them elsewhere."""
     scheme, _, rest = url.partition(":")
     return Path(rest.removeprefix("//") if rest.startswith("///") else rest) if scheme == "sqlite" else None
 
 
 def is_taken(table: Path) -> bool:
-    """Whether a table's place holds something, and no Delta table; a log that was begun and holds no commit is nothing."""
+    """Returns True if a table's folder has other content and no Delta table; a log without a commit counts as empty."""
     if not table.is_dir():
         return table.exists()
     return not LocalLog(table).exists and any(entry.name != LOG for entry in table.iterdir())
 
 
 def writable(path: str | os.PathLike[str]) -> str | None:
-    """Why nothing could be made at `path`; None if it could. Leaves nothing behind."""
+    """Returns the reason why nothing could be created at `path`; None if it could. Leaves nothing behind."""
     folder = Path(path).absolute()
     while not folder.exists() and not folder.is_symlink():
         folder = folder.parent
@@ -54,7 +54,7 @@ def writable(path: str | os.PathLike[str]) -> str | None:
         return f"{folder} is not a folder"
     probe = folder / f".lakegate-probe-{os.getpid()}"
     try:
-        # A folder, as the first thing that a run makes; permissions alone do not tell of read-only file systems.
+        # A folder is the first thing that a run creates. Permissions alone do not show a read-only file system.
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
@@ -63,7 +63,7 @@ def writable(path: str | os.PathLike[str]) -> str | None:
 
 
 def can_hard_link(folder: Path) -> str | None:
-    """Why the file system under `folder` (or the nearest folder above that exists) has no hard links; None if it has."""
+    """Returns the reason why the file system at `folder` (or its nearest existing parent) has no hard links; None if it has."""
     while not folder.exists():
         folder = folder.parent
     first = folder / f".lakegate-probe-{os.getpid()}"
@@ -86,15 +86,15 @@ class LiveFile:
     path: str
     """Relative to the table, decoded; or absolute."""
     has_deleted_rows: bool
-    """A deletion vector hides rows of it."""
+    """A deletion vector hides some of its rows."""
     partition: Mapping[str, str | None] = field(default_factory=dict)
     vector: Mapping[str, Any] | None = None
-    """The descriptor of that deletion vector, as the log has it."""
+    """The descriptor of this deletion vector, as in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """A table as its newest metadata say."""
+    """A table's definition, from its newest metadata."""
 
     schema_json: str
     partition_columns: tuple[str, ...]
@@ -110,15 +110,15 @@ class LocalLog:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a Delta table."""
+        """True if there is a Delta table."""
         return bool(self.versions()) or bool(self._checkpoints())
 
     def versions(self) -> list[int]:
-        """The versions whose commit file is there, rising."""
+        """Returns the versions whose commit file exists, ascending."""
         return sorted(int(name[1]) for file in self._files() if (name := COMMIT_FILE.fullmatch(file)))
 
     def text(self, version: int) -> str | None:
-        """A commit file; None where it is not there."""
+        """Returns the text of a commit file; None if it does not exist."""
         try:
             return (self.table / LOG / f"{version:020d}.json").read_text(encoding="utf-8")
         except NOT_THERE:
@@ -127,10 +127,10 @@ class LocalLog:
             raise Unavailable(f"the table's log cannot be read: {error.strerror}", table=self.table) from error
 
     def commits(self) -> Iterator[Commit]:
-        """What the log tells of each commit, oldest first.
+        """Yields the parsed commits of the log, oldest first.
 
         Raises:
-            Corrupt: A commit file is not one.
+            Corrupt: A commit file cannot be parsed.
         """
         for version in self.versions():
             text = self.text(version)
@@ -146,10 +146,10 @@ class LocalLog:
             ) from error
 
     def live_files(self) -> dict[str, LiveFile]:
-        """The data files of the newest version, by path.
+        """Returns the data files of the newest version, by path.
 
         Raises:
-            Unavailable: The log was cleaned up and its checkpoint is of a kind that is not read here.
+            Unavailable: The log was cleaned up, and its checkpoint is of a kind that this module does not read.
         """
         live: dict[str, LiveFile] = {}
         for body in self._state():
@@ -169,7 +169,7 @@ class LocalLog:
         return live
 
     def definition(self) -> Definition | None:
-        """The table's definition; None where there is no table.
+        """Returns the table's definition; None if there is no table.
 
         Raises:
             Unavailable: As `live_files`.
@@ -189,7 +189,7 @@ class LocalLog:
         )
 
     def _state(self) -> Iterator[dict[str, Any]]:
-        """Actions that make up the newest state: of the newest checkpoint that is needed, then of the commits after it."""
+        """Yields the actions of the newest state: first those of the newest checkpoint, if needed, then of the commits after it."""
         versions = self.versions()
         first = versions[0] if versions else None
         start = 0
@@ -237,14 +237,14 @@ class LocalLog:
 
 
 def _of_commit(text: str) -> Iterator[dict[str, Any]]:
-    # Removals first: a file that a commit removes and adds is live.
+    # Removals first: a file that a commit both removes and adds is live.
     for kind in ("protocol", "metaData", "remove", "add"):
         for body in actions(text, kind):
             yield {kind: body}
 
 
 def _plain(body: dict[str, Any]) -> dict[str, Any]:
-    """An action of a Parquet checkpoint as its JSON form: maps come as lists of pairs."""
+    """Converts an action of a Parquet checkpoint to its JSON form: maps come as lists of pairs."""
     pairs = body.get("configuration")
     return {**body, "configuration": dict(pairs)} if isinstance(pairs, list) else body
 
@@ -256,10 +256,10 @@ class LocalCheckpoint:
         self.path = path
 
     def query_id(self) -> str | None:
-        """The id of its query; None if no query has used it yet.
+        """Returns the id of the checkpoint's query; None if no query has used it yet.
 
         Raises:
-            Corrupt: There are batches without the file that says whose they are, or it cannot be read.
+            Corrupt: There are batches without the file that names their query, or this file cannot be read.
         """
         try:
             return str(parsed((self.path / "metadata").read_bytes())["id"])
@@ -277,15 +277,15 @@ class LocalCheckpoint:
             raise _unreadable(self.path, error) from error
 
     def planned(self) -> list[int]:
-        """Batches whose offsets are there, rising. Spark keeps the last hundred or so."""
+        """Returns the batches whose offsets exist, ascending. Spark keeps about the last hundred."""
         return self._batches("offsets")
 
     def committed(self) -> list[int]:
-        """Batches in the commit log, rising. Spark keeps the last hundred or so."""
+        """Returns the batches in the commit log, ascending. Spark keeps about the last hundred."""
         return self._batches("commits")
 
     def offsets_sha256(self, batch: int) -> str | None:
-        """SHA-256 of the bytes of `offsets/<batch>`, hex; None if Spark has cleaned it away."""
+        """Returns the SHA-256 of the bytes of `offsets/<batch>`, hex; None if Spark has removed the file."""
         try:
             return hashlib.sha256((self.path / "offsets" / str(batch)).read_bytes()).hexdigest()
         except NOT_THERE:
@@ -294,17 +294,17 @@ class LocalCheckpoint:
             raise _unreadable(self.path, error) from error
 
     def kafka_offsets(self) -> dict[str, dict[int, int]]:
-        """Topic → partition → the next offset to read, as of the last batch in the commit log; empty before the first.
+        """Returns topic → partition → next offset to read, as of the last batch in the commit log; empty before the first.
 
         Raises:
-            Corrupt: they cannot be read as offsets of Kafka.
+            Corrupt: The offsets are not offsets of Kafka.
         """
         committed = self.committed()
         if not committed:
             return {}
         try:
             text = (self.path / "offsets" / str(committed[-1])).read_bytes()
-            # A line for the version, one for the batch, one for each source: a stream has one.
+            # One line for the version, one for the batch, one per source: a stream has one source.
             said = parsed(text.splitlines()[2])
             return {
                 str(topic): {int(number): int(offset) for number, offset in partitions.items()}

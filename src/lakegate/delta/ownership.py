@@ -1,6 +1,6 @@
-"""The note that makes a table governed: `<table>/_lakegate/table.json`, beside the data and outside Delta's log.
+"""The note that makes a table governed: `<table>/_lakegate/table.json`, next to the data and outside Delta's log.
 
-Writing or removing it commits nothing. VACUUM passes folders by whose names begin with an underscore.
+Writing or removing the note commits nothing. VACUUM skips folders whose names begin with an underscore.
 Source: docs/explanation/turns.md, "Governed tables".
 """
 
@@ -24,38 +24,38 @@ from lakegate.stored_json import parsed
 FORMAT = 1
 FOLDER, FILE = "_lakegate", "table.json"
 FORGETTING = "delta.setTransactionRetentionDuration"
-"""With this property Delta forgets tokens: a late writer would not be refused, a repeated batch be written twice."""
+"""With this property Delta expires tokens: a late writer would not be refused, and a repeated batch would be written twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernedTable:
-    """What the note says."""
+    """The content of the note."""
 
     lock: str
     coordinator_id: str
-    """UUID made with the data of the turn store."""
+    """UUID that was made with the turn store's data."""
     coordinator: str | None = None
-    """Where that store is, as `coordinator_place` says it; None in notes of versions that did not write it."""
+    """Place of that store, as `coordinator_place` returns it; None in notes of versions that did not write it."""
     log_store: str
-    """How commits are put if absent: `link`, `conditional`, `dynamodb`, `single_driver` or `stock`."""
+    """How a commit is written only if its version is free: `link`, `conditional`, `dynamodb`, `single_driver` or `stock`."""
     log_store_args: Mapping[str, str] = field(default_factory=dict)
-    """E.g. table and region of a DynamoDB store: writers that differ in them do not see each other."""
+    """E.g. table and region of a DynamoDB store: writers with different values do not see each other."""
     created_at_ms: int
     others: Mapping[str, Any] = field(default_factory=dict)
-    """Keys that this version does not know, as found."""
+    """Keys that this version does not know, unchanged."""
 
 
 def read_governed(spark: SparkSession, table: TableLocation) -> GovernedTable | None:
-    """The table's note; None where it is not governed.
+    """Reads the table's note; None if the table is not governed.
 
     Raises:
-        InvalidRequest: The note was written by a newer version.
-        Corrupt: It cannot be parsed.
-        Unavailable: It could not be read.
+        InvalidRequest: A newer version wrote the note.
+        Corrupt: The note cannot be parsed.
+        Unavailable: The note could not be read.
     """
     jvm = Jvm(spark)
     try:
-        # As the gate reads it: what cannot be looked up is not taken for a table without a note.
+        # Read as the gate reads it: a failed lookup does not count as a table without a note.
         text = Gate(spark).note(str(jvm.delta_log(table).dataPath().toString()))
     except JVM_ERRORS as error:
         raise unreachable(table, error) from error
@@ -63,9 +63,9 @@ def read_governed(spark: SparkSession, table: TableLocation) -> GovernedTable | 
 
 
 def write_governed(spark: SparkSession, table: TableLocation, note: GovernedTable) -> GovernedTable:
-    """Put the note in place if there is none; the one that is there afterwards, ours or another's.
+    """Writes the note if there is none; returns the note that exists afterwards, ours or another's.
 
-    The table's own store of commits writes it: of several writers, in whatever processes, one succeeds.
+    The table's own log store writes it: if several writers try, in any processes, exactly one succeeds.
 
     Raises:
         InvalidRequest, Corrupt, Unavailable: As for `read_governed`; or the table's folder cannot be written.
@@ -103,11 +103,11 @@ def adopt(
     log_store_args: Mapping[str, str] | None = None,
     created_at_ms: int | None = None,
 ) -> GovernedTable:
-    """Make an existing table governed by `lock`. Changes neither its version nor its data; idempotent.
+    """Makes an existing table governed by `lock`. Changes neither its version nor its data; idempotent.
 
     Raises:
-        InvalidRequest: There is no table; or another lock, coordinator or store of commits governs it.
-        UnsupportedTable: Delta is told to forget tokens on it.
+        InvalidRequest: There is no table; or the table is governed by another lock, coordinator or log store.
+        UnsupportedTable: A table property makes Delta expire tokens.
         Corrupt, Unavailable: As for `read_governed`.
     """
     jvm = Jvm(spark)
@@ -134,7 +134,7 @@ def adopt(
 
 
 def release(spark: SparkSession, table: TableLocation) -> bool:
-    """Remove the note: the table is governed no longer. Its tokens stay in the log. False if there was no note.
+    """Removes the note: the table is no longer governed. Its tokens stay in the log. Returns False if there was no note.
 
     Raises:
         Unavailable: The note could not be removed.
@@ -162,19 +162,19 @@ def compare(
     coordinator: str | None = None,
     log_store_args: Mapping[str, str] | None = None,
 ) -> str | None:
-    """What a person should know about the difference between the note and this driver; None if there is none.
+    """Returns a warning about a harmless difference between the note and this driver; None if there is none.
 
     Args:
-        table: Its place.
-        found: What its note says.
+        table: The table's location.
+        found: The table's note.
         lock: This driver's.
-        coordinator_id: Of the data of this driver's turn store; None where it has none yet.
-        log_store: How this driver puts commits.
-        coordinator: Where its turn store is, as `coordinator_place` says it; None: unknown.
-        log_store_args: What else tells stores of commits apart.
+        coordinator_id: Id of the data of this driver's turn store; None if the store has no data yet.
+        log_store: How this driver writes commits.
+        coordinator: Place of its turn store, as `coordinator_place` returns it; None: unknown.
+        log_store_args: Further values that distinguish log stores.
 
     Raises:
-        InvalidRequest: Under this driver's lock, coordinator or store of commits, writers would not see each other.
+        InvalidRequest: With this driver's lock, coordinator or log store, writers would not see each other.
     """
     if found.lock != lock:
         raise InvalidRequest(
@@ -214,10 +214,10 @@ def compare(
 
 
 def refuse_forgetting(table: TableLocation, properties: Mapping[str, str]) -> None:
-    """Check that Delta keeps tokens for ever.
+    """Checks that Delta never expires tokens.
 
     Raises:
-        UnsupportedTable: A property lets it forget them.
+        UnsupportedTable: A table property makes Delta expire them.
     """
     if FORGETTING in properties:
         raise UnsupportedTable(
@@ -260,5 +260,5 @@ def _parsed(table: TableLocation, text: str) -> GovernedTable:
 
 
 def unreachable(table: str, error: BaseException) -> Unavailable:
-    """What is raised where a note beside a table cannot be read or written."""
+    """Returns the error for a note that cannot be read or written."""
     return Unavailable("the table's folder does not answer", table=table, reason=first_line(error))

@@ -1,4 +1,4 @@
-"""Does what a commit leaves for later, as checksums and checkpoints, in threads of its own."""
+"""Does the work that a commit leaves for later, such as checksums and checkpoints, in threads of its own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from lakegate.delta.jvm import first_line
 
 AFTERWARDS_MAX = 8
-"""Checksums that may wait to be written, and checkpoints; more are written by those who commit."""
+"""Limit of checksums, and of checkpoints, that wait to be written; beyond it the committing thread writes them itself."""
 LOGGER = logging.getLogger("lakegate")
 Work = Callable[[], Callable[[], object] | None]
-"""What a commit leaves. It returns what takes long, as a checkpoint does, if there is any."""
+"""Work that a commit leaves. It returns its long part, for example a checkpoint, if there is one."""
 
 
 class Afterwards:
-    """Does in threads of its own what commits leave for later: one for what takes long, another for all else."""
+    """Does the work that commits leave for later: one thread for long work, another for all other work."""
 
     def __init__(self) -> None:
         self._short, self._long = _Lane("lakegate-afterwards"), _Lane("lakegate-checkpoints")
@@ -27,7 +27,7 @@ class Afterwards:
         self._short.take(lambda: self._done(work))
 
     def wait(self) -> None:
-        """Until all that was asked before is done."""
+        """Blocks until all work that was queued before is done."""
         self._short.wait()
         self._long.wait()
 
@@ -38,7 +38,7 @@ class Afterwards:
 
 
 class _Lane:
-    """One thread; with too much for it, what it is asked is done in the thread that asks."""
+    """A thread with a bounded queue; if the queue is full, the calling thread does the work itself."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)

@@ -1,4 +1,4 @@
-"""What S3, DynamoDB and the machine refuse, in plain words and with what to do: the errors come wrapped in Hadoop's and Spark's."""
+"""Explains in plain words what S3, DynamoDB and the machine refuse, with advice: errors come wrapped in Hadoop's and Spark's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakegate.errors import LakegateError, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a request was refused."""
+    """The reason of a refused request."""
 
     words: str
     advice: str
@@ -60,10 +60,10 @@ REASONS: Final = (
         "Correct ddb.tableName and ddb.region",
     ),
 )
-"""What a server's error says → in plain words, and what to do; the first that fits."""
+"""Pattern in a server's error → plain words → advice; the first match counts."""
 
 LINE_MAX: Final = 500
-"""So much of an error's line is shown."""
+"""At most this many characters of an error's line are shown."""
 OF_THE_MACHINE: Final = (
     (
         "No space left on device|Disk quota exceeded|database or disk is full",
@@ -73,28 +73,28 @@ OF_THE_MACHINE: Final = (
     ("Read-only file system", "a file system can only be read", "Make it writable, and start again"),
     ("Too many open files", "no more files can be opened", "Raise the limit (ulimit -n), and start again"),
 )
-"""The same for what the machine itself refuses, whatever was to be written."""
+"""The same for refusals by the machine itself, whatever was to be written."""
 
 DENIED: Final = re.compile(r"AccessDenied|Access Denied|Forbidden|Status Code: 403")
 OPERATION: Final = re.compile(r": ([\w#() -]{1,60}?)(?: \S{1,500} at \d+)? on [^\n]{1,500}?: software\.amazon")
-"""How S3A names what it was about: `PATH: Writing Object on PATH: software.amazon…`."""
+"""The place of an operation's name in S3A's errors: `PATH: Writing Object on PATH: software.amazon…`."""
 ACTIONS: Final = (
     ("copy", "s3:GetObject, s3:PutObject"),
     ("writ|put|upload|create", "s3:PutObject"),
     ("delet|remov", "s3:DeleteObject"),
     ("list", "s3:ListBucket"),
     ("open|read|seek", "s3:GetObject"),
-    # Asked for a file, and where there is none for a folder; the answers are the same.
+    # S3A asks for a file first, then for a folder; the answers are the same.
     ("status|exists|metadata|head", "s3:GetObject or s3:ListBucket"),
 )
-"""A word of S3A's name for an operation → what a policy calls it; the first that fits."""
+"""A word in S3A's name of an operation → the action's name in a policy; the first match counts."""
 
 OF_AWS: Final = re.compile(r"software\.amazon\.awssdk|org\.apache\.hadoop\.fs\.s3a|\bs3a://|lakegate: DynamoDB did not")
-"""Without one of these an error is another's, whatever else it says."""
+"""An error without one of these does not come from S3 or DynamoDB, whatever else its text contains."""
 
 
 def reason(text: str) -> Reason | None:
-    """Why a request was refused; None if the text does not tell."""
+    """Returns the reason of a refused request; None if the text does not show it."""
     for pattern, words, advice in REASONS:
         if found := re.search(pattern, text, flags=re.IGNORECASE):
             return Reason(words.format(*found.groups()), advice)
@@ -108,14 +108,14 @@ def reason(text: str) -> Reason | None:
 
 
 def told(text: str) -> str:
-    """An error of S3 or DynamoDB in plain words, followed by its first line."""
+    """Returns an error of S3 or DynamoDB in plain words, followed by its first line."""
     line = next(iter(text.strip().splitlines()), "no reason was given")
     found = reason(text)
     return line if found is None else f"{found.words} ({line})"
 
 
 def refused_by_machine(texts: list[str]) -> Unavailable | None:
-    """The error in our words if the machine has refused to write: its disk is full, read-only, or it may open nothing more."""
+    """Returns an error in our words if the machine refused to write: disk full, read-only, or too many open files; else None."""
     for text in reversed(texts):
         for pattern, words, advice in OF_THE_MACHINE:
             line = next((line for line in text.splitlines() if re.search(pattern, line)), None)
@@ -126,7 +126,7 @@ def refused_by_machine(texts: list[str]) -> Unavailable | None:
 
 
 def refusal(error: BaseException) -> Unavailable | None:
-    """The error in our words if S3, DynamoDB or this machine has refused a request; None if it is another, or in ours already."""
+    """Returns an error in our words if S3, DynamoDB or this machine refused a request; None for others, and for our own errors."""
     if isinstance(error, LakegateError):
         return None
     texts = texts_of(error)
@@ -136,7 +136,7 @@ def refusal(error: BaseException) -> Unavailable | None:
     fitting = [text for text in texts if OF_AWS.search(text) and reason(text) is not None]
     if not fitting:
         return None
-    # The innermost that names the operation: what is around it tells the same at length, what is in it does not name it.
+    # The innermost text that names the operation: outer texts repeat it at length, inner texts do not name it.
     text = next((text for text in reversed(fitting) if OPERATION.search(f": {text}")), fitting[-1])
     found = reason(text)
     assert found is not None
@@ -148,10 +148,10 @@ def refusal(error: BaseException) -> Unavailable | None:
 
 @contextmanager
 def in_plain_words() -> Iterator[None]:
-    """Raises what S3 or DynamoDB has refused in our words; every other error as it is.
+    """Replaces a refusal by S3, DynamoDB or the machine with an error in our words; other errors pass unchanged.
 
     Raises:
-        Unavailable: They refused.
+        Unavailable: A request was refused.
     """
     try:
         yield
@@ -165,13 +165,13 @@ def in_plain_words() -> Iterator[None]:
 
 
 def known_of(error: BaseException) -> str:
-    """What an error of the JVM says without asking it, which may have ended."""
+    """Returns the known text of a JVM error without a call to the JVM, which may have ended."""
     said = getattr(error, "_desc", None) or getattr(error, "errmsg", None)
     return type(error).__name__ if said is None else str(said)
 
 
 def texts_of(error: BaseException) -> list[str]:
-    """What an error says, and those that it was raised from, the JVM's causes included; the outermost first."""
+    """Returns the texts of an error and of its causes, including causes in the JVM; the outermost first."""
     found: list[str] = []
     cause: BaseException | None = error
     while cause is not None:

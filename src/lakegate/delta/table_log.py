@@ -1,13 +1,13 @@
-"""A table's log: tokens read fresh and raised by compare-and-set, what each commit did, and data pinned to a version.
+"""A table's log: reads tokens fresh, raises them by compare-and-set, parses commits, reads data at a version.
 
 Rules for editors:
-- Tokens come from a state that is carried forward by reading the commits after it, in milliseconds. Delta's own
-  `snapshot.transactions` runs a Spark job over the table's whole state for every new version, half a second and more; it
-  is asked once per table, and again when the remembered state no longer connects to the log. Stock writes ask it, too:
+- Tokens come from a state in memory. It is brought up to date by reading the commits after it, in milliseconds. Delta's own
+  `snapshot.transactions` runs a Spark job over the table's whole state for every new version, half a second and more. We
+  use it once per table, and again when the state in memory no longer connects to the log. Stock writes use it, too:
   `prepare_write` gives Delta's snapshot the answer beforehand.
-- The state connects as long as the commit file that it ends with is there, with the same time of modification.
-  Otherwise the log was cleaned up, or the table was dropped and made anew.
-- Files are listed and read through Delta's own log store, never past it: some stores finish a commit while listing.
+- The state connects as long as its last commit file exists with the same modification time. Otherwise the log was cleaned
+  up, or the table was dropped and created again.
+- Files are listed and read only through Delta's own log store: some stores finish a commit while listing.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from lakegate.turns.protocol.effects import CasReply, StepMark, TableTokens
 from lakegate.turns.protocol.fencing import Token, unpack
 
 CATALOG_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
-"""With these, a catalog decides which commits count, and the log's folder may lack them."""
+"""With one of these, a catalog decides which commits count, and the log's folder may lack them."""
 READ_ATTEMPTS_MAX = 10
-"""How often a reading begins again because the log was cleaned up, or the table replaced, in the middle of it."""
+"""How often a read starts over because the log was cleaned up, or the table replaced, during the read."""
 WHOLE_LOG_MAX = 20
-"""Up to this version a log is read from its first commit on, if it is still whole."""
+"""Up to this version a log is read from its first commit on, if it is still complete."""
 RECENT_MAX = 100
-"""Up to so many commits are read to find files by path, before the table's whole state is."""
+"""At most this many commits are read to find files by path; beyond that, the table's whole state."""
 NOTHING_COMES: Mapping[str, Body] = {}
 KEPT_MAX = 50
-"""So many of the newest commits are kept as they were read, unless they are long: a turn asks for the same ones several times."""
+"""This many of the newest commits are cached, unless they are long: a turn reads the same commits several times."""
 
 
 class LogGone(LakegateError):
@@ -70,39 +70,39 @@ class TableMetadata:
     partition_columns: tuple[str, ...]
     properties: Mapping[str, str]
     features: frozenset[str]
-    """Table features of its protocol; empty for a table of one of the older, numbered protocols."""
+    """Table features of its protocol; empty for a table with an older, numbered protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The transaction ids, those of other applications too, as of one commit file."""
+    """The transaction ids as of one commit file, including those of other applications."""
 
     version: Version
     modified_at_ms: int
     transactions: Mapping[str, int]
     texts: Mapping[Version, str] = field(default_factory=dict)
-    """Of the newest commits up to it. A commit never changes: what was read is true for as long as the state connects."""
+    """Texts of the newest commits. A commit never changes: the texts are valid as long as the state connects."""
 
     def then(self, version: Version, listed: Listed) -> _State:
-        """After the commit that follows."""
+        """Returns the state after the next commit."""
         texts = {**self.texts, version: listed.text} if listed.is_whole else dict(self.texts)
         texts.pop(Version(version - KEPT_MAX), None)
         return _State(version, listed.modified_at_ms, {**self.transactions, **commit_transactions(listed.text)}, texts)
 
 
 class DeltaTableLog:
-    """Port `TableLog` for Delta tables, and what else their logs tell. Safe to use from several threads.
+    """Port `TableLog` for Delta tables, and further information from their logs. Safe to use from several threads.
 
-    It has sessions of its own, and those for commits have settings that make a commit a compare-and-set; the caller's session,
-    and the one that is active in the caller's thread, stay as they are.
+    It has sessions of its own; the settings of those for commits make a commit a compare-and-set. The caller's session, and
+    the active session of the caller's thread, stay unchanged.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = Jvm(spark.newSession())
-        # For the entry commits of each table: what a commit says of itself is a setting of its session.
+        # For the entry commits of each table: a commit's user metadata is a setting of its session.
         self._writers: dict[TableLocation, tuple[Jvm, threading.Lock]] = {}
         self._states: dict[TableLocation, _State] = {}
-        # The log store of a table that was read, and the path of its log.
+        # The log store of each table that was read, and the path of its log.
         self._places: dict[TableLocation, tuple[Any, Any]] = {}
         self._guard = threading.Lock()
         self._afterwards = Afterwards()
@@ -110,7 +110,7 @@ class DeltaTableLog:
     # ------------------------------------------------------------------------------------------------------- tokens
 
     def read_tokens(self, table: TableLocation) -> TableTokens:
-        """The `lakegate/` ids at the table's head now; version -1 and no ids where there is no table.
+        """Reads the `lakegate/` ids at the table's head; version -1 and no ids if there is no table.
 
         Raises:
             Unavailable: The log could not be read.
@@ -127,10 +127,10 @@ class DeltaTableLog:
         )
 
     def prepare_write(self, table: TableLocation) -> None:
-        """Spare Delta the Spark job with which it would look up the token of a write that is about to be made.
+        """Saves Delta the Spark job that looks up the token of the next write.
 
-        Its current snapshot of the table is given the ids that were read last, if they are of the same commit. A commit that
-        another makes in between has Delta take a new snapshot, and look there itself.
+        Passes the last ids read to Delta's current snapshot of the table, if both are of the same commit. If another writer
+        commits in between, Delta takes a new snapshot and looks the token up itself.
 
         Raises:
             Unavailable: The log could not be read.
@@ -150,17 +150,17 @@ class DeltaTableLog:
             raise _unreadable(table, error) from error
 
     def known(self, table: TableLocation) -> Version:
-        """The newest version of a table that this JVM knows of; storage is not asked."""
+        """Returns the newest version of a table that this JVM knows; no request to storage."""
         return Version(self._jvm.delta_log(table).unsafeVolatileSnapshot().version())
 
     def head(self, table: TableLocation) -> Version:
-        """The table's newest version, as fresh as `read_tokens`; -1 where there is no table."""
+        """Returns the table's newest version, as fresh as `read_tokens`; -1 if there is no table."""
         return self.read_tokens(table).version
 
     def seen(self, table: TableLocation) -> Version:
-        """The newest version that was read here; -1 if none was. Storage is not asked.
+        """Returns the newest version that this object has read; -1 if none. No request to storage.
 
-        In a turn that has entered the table it is enough for what only turns change.
+        This is enough in a turn that has entered the table, for data that only turns change.
         """
         state = self._states.get(table)
         return Version(-1) if state is None else state.version
@@ -168,10 +168,10 @@ class DeltaTableLog:
     def commit_entry(
         self, table: TableLocation, after: Version, raised: tuple[tuple[TokenId, int], ...], user_metadata: str
     ) -> CasReply:
-        """One commit of these numbers and nothing else, at exactly version `after` + 1.
+        """Commits these numbers and nothing else, at exactly version `after` + 1.
 
         Raises:
-            Unavailable: The commit failed and that version does not exist; or the table could not be read before it.
+            Unavailable: The commit failed and that version does not exist; or the table could not be read beforehand.
         """
         try:
             log = self._jvm.delta_log(table)
@@ -191,7 +191,7 @@ class DeltaTableLog:
 
     def _commit(self, jvm: Jvm, table: TableLocation, log: Any, version: Version, txns: Sequence[Action]) -> CasReply:
         try:
-            # A checkpoint takes seconds, and nobody's turn needs it.
+            # A checkpoint takes seconds, and no turn needs it.
             tried = exact.commit(jvm, log, version, txns, later=self._afterwards)
             return "stale" if isinstance(tried, exact.NotNext) else tried.reply
         except JVM_ERRORS as error:
@@ -205,11 +205,10 @@ class DeltaTableLog:
             ) from error
 
     def find_mark(self, table: TableLocation, token_id: TokenId, token: Token) -> StepMark | None:
-        """The step mark of the commit with this id, batch and step, at any epoch, searched backwards from the head.
+        """Finds the step mark of the commit with this id, batch and step, at any epoch, backwards from the head.
 
-        An entry commit keeps batch and step when it raises an epoch, but names no batch in `userMetadata`: it is passed
-        over.
-        None if the log no longer reaches back to the step, or if its `userMetadata` is not Lakegate's.
+        An entry commit keeps batch and step when it raises an epoch, but names no batch in `userMetadata`: it is skipped.
+        Returns None if the log no longer reaches back to the step, or if its `userMetadata` is not Lakegate's.
 
         Raises:
             Unavailable: The log could not be read.
@@ -231,7 +230,7 @@ class DeltaTableLog:
         return None
 
     def _read_on(self, table: TableLocation) -> _State | None:
-        """The tokens at the head: the remembered state carried forward. None where there is no table."""
+        """Returns the tokens at the head: the state in memory, brought up to date. None if there is no table."""
         for _ in range(READ_ATTEMPTS_MAX):
             state = self._states.get(table) or self._load(table)
             if state is None:
@@ -252,7 +251,7 @@ class DeltaTableLog:
         raise Unavailable("the table's log changes faster than it can be read; nothing was written", table=table)
 
     def _load(self, table: TableLocation) -> _State | None:
-        """The tokens of a short log from all its commits, else as Delta reconstructs them, with a Spark job."""
+        """Reads the tokens of a short log from all its commits, else from Delta's reconstruction, which runs a Spark job."""
         log = self._jvm.delta_log(table)
         self._places[table] = (log.store(), log.logPath())
         snapshot = self._jvm.snapshot(log)
@@ -277,7 +276,7 @@ class DeltaTableLog:
     # ------------------------------------------------------------------------------------------------ commits and data
 
     def commits(self, table: TableLocation, after: Version, upto: Version) -> list[Commit]:
-        """What the commits `after` + 1 … `upto` did, in order; no Spark job.
+        """Returns the parsed commits `after` + 1 … `upto`, in order; no Spark job.
 
         Raises:
             LogGone: The log was cleaned up beyond `after` + 1.
@@ -296,8 +295,8 @@ class DeltaTableLog:
         return found
 
     def is_unchanged(self, table: TableLocation, since: Version, until: Version | None = None) -> bool:
-        """Whether no rows and no definition of a table have changed since a version, up to another one or the newest; entries of
-        turns do not count."""
+        """Returns True if no rows and no definition of a table have changed between a version and another one (default: the
+        newest); entries of turns do not count."""
         try:
             commits = self.commits(table, since, self.head(table) if until is None else until)
         except LogGone:
@@ -312,17 +311,17 @@ class DeltaTableLog:
         paths: Collection[str] | None = None,
         coming: Mapping[str, Body] = NOTHING_COMES,
     ) -> DataFrame:
-        """The table's rows at `version`, in `session`; only those in these files where `paths` are given.
+        """Returns the table's rows at `version`, in `session`; with `paths`, only the rows in these files.
 
         Args:
-            session: Where the rows are to be used.
+            session: The session in which the rows are used.
             table: The table.
-            version: The frame stays pinned to it, whatever is committed later.
+            version: The frame stays pinned to this version, whatever is committed later.
             paths: As in `AddedFile.path`; each must be live at `version`. Deletion vectors are applied.
-            coming: Path → `add` of files to read beside these, which no commit has named yet.
+            coming: Path → `add` of further files to read that are not committed yet.
 
         Raises:
-            InvalidRequest: A path is not live at that version.
+            InvalidRequest: A path is not live at this version.
             Unavailable: The log could not be read.
         """
         jvm = Jvm(session)
@@ -331,7 +330,7 @@ class DeltaTableLog:
             with jvm.active():
                 snapshot = log.getSnapshotAt(version, jvm.none, jvm.none, False)
                 if paths is None:
-                    # Not with `versionAsOf`: Delta refuses what is older than removed files are kept, be they there or not.
+                    # Not with `versionAsOf`: Delta refuses versions older than the retention of files, even if they exist.
                     known = jvm.root.scala.Option.apply(snapshot)
                     relation = log.createRelation(jvm.to_seq(()), known, jvm.none, True)
                     return jvm.frame(jvm.jsession.baseRelationToDataFrame(relation))
@@ -352,7 +351,7 @@ class DeltaTableLog:
             raise _unreadable(table, error) from error
 
     def metadata(self, table: TableLocation, since: Version | None = None) -> TableMetadata:
-        """The table's definition at its head; or, with `since`, at any version from that one on, without a request if one is known.
+        """Returns the table's definition at its head; with `since`, at any version from `since` on, without a request if known.
 
         Raises:
             InvalidRequest: There is no table.
@@ -412,13 +411,13 @@ class DeltaTableLog:
     # ------------------------------------------------------------------------------------------------------------ files
 
     def _text(self, table: TableLocation, log: Any, version: Version) -> str | None:
-        """As `_read`, but of a commit that was read when the head was looked for: without a request."""
+        """Returns the same as `_read`, but without a request if the commit is cached."""
         state = self._states.get(table)
         kept = None if state is None else state.texts.get(version)
         return self._read(log, version) if kept is None else kept
 
     def _read(self, log: Any, version: Version) -> str | None:
-        """The text of a commit file; None where it does not exist."""
+        """Reads the text of a commit file; None if it does not exist."""
         return self._jvm.read_text(log, self._commit_path(log, version))
 
     def _commit_path(self, log: Any, version: Version) -> Any:
@@ -434,7 +433,7 @@ def _features(protocol: Mapping[str, Any]) -> frozenset[str]:
 
 
 def refuse_catalog(table: str, protocols: Iterable[Mapping[str, Any]]) -> None:
-    """Check that no protocol hands the table's commits to a catalog.
+    """Checks that no protocol hands the table's commits to a catalog.
 
     Raises:
         UnsupportedTable: One of them does.

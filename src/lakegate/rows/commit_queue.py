@@ -1,4 +1,4 @@
-"""Those of one driver who wait for a table's next version, and what a commit leaves to be done when nobody waits."""
+"""The queue of a driver's statements that wait for a table's next version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakegate.rows.conflict.effects import InDoubt, Joined, Waiting
 
 
 class Line:
-    """Those of one driver who want to commit to a table."""
+    """The statements of one driver that are going to commit to a table."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -20,25 +20,25 @@ class Line:
         self._guard = threading.Lock()
 
     def enter(self, entry: Entry) -> None:
-        """Wait for the next version."""
+        """Queues a statement for the next version."""
         with self._guard:
             self._entries.append(entry)
 
     def leave(self, entry: Entry) -> None:
-        """No longer."""
+        """Removes a statement from the queue."""
         with self._guard:
             if entry in self._entries:
                 self._entries.remove(entry)
 
     def __len__(self) -> int:
-        """How many wait to be put, or to be told."""
+        """Returns the number of statements that wait to be committed, or to receive their reply."""
         with self._guard:
             return len(self._entries)
 
     def first(self, entry: Entry, number_max: int) -> list[Entry]:
-        """So many that wait, this one among them.
+        """Returns at most this many waiting statements, this one first.
 
-        Who has been told how it ended is still there until its thread runs again, and must not be put a second time.
+        A statement that has its reply stays in the queue until its thread runs again; it must not be committed a second time.
         """
         with self._guard:
             others = [one for one in self._entries if one is not entry and one.reply is None]
@@ -47,9 +47,9 @@ class Line:
 
 @dataclass(eq=False)
 class Entry:
-    """A statement that waits for a version, and what it was told."""
+    """A statement that waits for a version, and its reply."""
 
     run: Any
-    """Of `run.py`: reads commits, answers what its rebase asks, and puts."""
+    """The `Run` of the statement: reads commits, answers the effects of its rebase, and commits."""
     waiting: Waiting
     reply: Joined | InDoubt | BaseException | None = None

@@ -1,4 +1,4 @@
-"""Statements on Delta tables that succeed though another commit came first."""
+"""Commits statements on Delta tables even if another commit came first."""
 
 from __future__ import annotations
 
@@ -21,79 +21,79 @@ from lakegate.rows.transaction import Base, Meets, Outcome, Run, unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A statement that was computed, and whose commit nobody has put yet."""
+    """A statement that was executed, and whose commit is not made yet."""
 
     dml: Dml
     token: str
     commit: Captured
     base: Base
     since: Version | None = None
-    """The snapshot that it was first computed on, if it has followed others since."""
+    """The snapshot of its first execution, if it has been rebased since."""
     level: int = 0
-    """At which it followed them."""
+    """Highest level of these rebases."""
     reasons: tuple[str, ...] = ()
-    """Why it was executed again for that, each time."""
+    """The reason of each repeated execution during a rebase."""
     passed: Mapping[Version, tuple[Action, ...]] = field(default_factory=dict)
-    """The commits that it has followed."""
+    """The commits on which it was rebased."""
     foreseen: Foreseen | None = None
-    """What it will be when appends have come that are not put yet."""
+    """Its speculative rebase on appends that are not committed yet."""
 
 
 class Publisher(Shared):
-    """Executes statements of one driver and gets their commits into their tables. Safe to use from several threads."""
+    """Executes and commits the statements of one driver. Safe to use from several threads."""
 
     def publish(self, dml: Dml, stamp: WriteToken | None = None) -> Outcome:
-        """Execute a statement.
+        """Executes a statement and commits it.
 
         Args:
             dml: The statement.
-            stamp: The token that its commit carries; who gives it sees to it that the statement itself asks Delta whether the
-                table has it already. What Delta does after the commit, as a checkpoint, is then waited for by nobody.
+            stamp: The token that its commit carries; the caller ensures that the statement itself makes Delta check whether the
+                table already has the token. Delta's work after the commit, such as a checkpoint, is then done in the background.
 
         Raises:
-            Unavailable: A commit failed and could not be seen in the log.
-            UnsupportedTable: It lost a race on a table whose feature allows no other commit in its place; or, in any case, a
-                catalog makes the table's commits.
-            Exception: What the statement raises by itself.
+            Unavailable: A commit failed, and the log does not have it.
+            UnsupportedTable: It lost its optimistic commit on a table with a feature that does not allow a rebase; or a catalog
+                makes the table's commits.
+            Exception: Any error that the statement itself raises.
         """
         app_id = dml.session.conf.get(APP_ID_CONF, None)
         number = None if app_id is None else dml.session.conf.get(NUMBER_CONF, None)
         outcome = Run(self, dml, uuid.uuid4().hex, self.base(dml), stamp=stamp, number=number).to_end(None)
         if app_id is None or number is None or outcome.published.version is not None:
             return outcome
-        # Delta leaves a statement out as silently as it does nothing where there is nothing to do.
+        # If Delta skips a statement, this looks the same as a statement that had nothing to do.
         stored = dml.jvm.transactions(dml.jvm.snapshot(dml.jvm.delta_log(dml.table)))
         is_superseded = outcome.published.is_superseded or stored.get(app_id, -1) >= int(number)
         return replace(outcome, published=replace(outcome.published, is_superseded=is_superseded))
 
     def stage(self, dml: Dml) -> Staged:
-        """Execute a statement without putting its commit; `finish` does it, at any time later.
+        """Executes a statement without committing it; `finish` commits it, at any time later.
 
         Raises:
             UnsupportedTable: A catalog makes the table's commits.
-            Exception: What the statement raises by itself.
+            Exception: Any error that the statement itself raises.
         """
         token, base = uuid.uuid4().hex, self.base(dml)
         ran = self.gate.run(dml.execute, token=token, is_staged=True, table=dml.table)
-        # Where it found nothing to do, no commit says on which version: on this one, or on a later one.
+        # If it found nothing to do, no commit names its snapshot: it was this version, or a later one.
         nothing = Captured(version=base.version, actions=(), info={}, is_nothing=True)
         commit = ran.commit if isinstance(ran.commit, Captured) else nothing
         return Staged(dml=dml, token=token, commit=commit, base=base)
 
     def follow(self, staged: Staged, meets: Meets = unknown) -> Staged:
-        """What was staged, on top of what was committed meanwhile, so that `finish` has less to do; nothing is put.
+        """Rebases a staged statement on the commits made since, so that `finish` has less to do; commits nothing.
 
-        Nobody waits for it. As it was where there is nothing to follow, or where only `finish` can tell what becomes of it.
+        It never waits for another statement. Returns `staged` unchanged if it needs no rebase, or if only `finish` can decide.
         """
         return self._followed(staged, follow(staged.commit, staged.foreseen), meets)
 
     def foresee(self, staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
-        """What was staged, with what it will be when these files have come, too: `follow` and `finish` use it if they do.
+        """Rebases a staged statement speculatively on these files: `follow` and `finish` use the result if they are committed.
 
         Args:
             staged: As `stage` or `follow` returned it.
-            coming: Path → `add`, as `coming` tells them.
-            meets: What is known.
+            coming: Path → `add`, as `coming` returns them.
+            meets: Known answers about keys.
         """
         run = Run(self, staged.dml, staged.token, staged.base, is_ahead=True, meets=meets)
         return replace(staged, foreseen=drive(foresee(staged.commit, coming, staged.foreseen), run.answer))
@@ -114,12 +114,12 @@ class Publisher(Shared):
         )
 
     def finish(self, staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Outcome:
-        """Put what was staged, on top of what was committed meanwhile.
+        """Commits a staged statement, rebased on the commits made since.
 
         Args:
             staged: As `stage` or `follow` returned it; once.
-            stamp: The token that its commit shall carry; nothing is written where the table has an equal or later one.
-            meets: What is known.
+            stamp: The token for its commit; nothing is written if the table has an equal or later one.
+            meets: Known answers about keys.
         """
         if staged.foreseen is not None:
             staged = self._followed(staged, come(staged.commit, staged.foreseen), meets)
@@ -133,10 +133,10 @@ class Publisher(Shared):
         return replace(outcome, published=replace(published, level=level, executions=len(reasons) + 1, reasons=reasons))
 
     def base(self, dml: Dml) -> Base:
-        """Its table as this JVM knows it.
+        """Returns the statement's table as this JVM knows it.
 
         Raises:
-            UnsupportedTable: A catalog makes its commits, which do not go through the gate.
+            UnsupportedTable: A catalog makes the table's commits, which do not go through the gate.
         """
         snapshot = self.jvm.delta_log(dml.table).unsafeVolatileSnapshot()
         refuse_catalog(dml.table, [json.loads(snapshot.protocol().json())["protocol"]])

@@ -1,6 +1,6 @@
-"""Who came first: said in the error of a statement that fails because of it.
+"""Names the winning commit in the error of a statement that fails because of it.
 
-The error stays what Spark or Delta raised, so that code which catches it goes on; a note tells what it does not know.
+The error stays as Spark or Delta raised it, so that code which catches it still works; a note adds what the error lacks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from lakegate.delta.idempotent_writes import conflict_name
 from lakegate.ids import Version
 
 CONFLICTING = re.compile(r"Conflicting commit: (\{.*)")
-"""How Delta quotes the `commitInfo` of the commit that a transaction lost to."""
+"""The place where Delta's error quotes the `commitInfo` of the winning commit."""
 METADATA_LENGTH_MAX = 100
-"""So much is shown of user metadata that are not ours."""
+"""At most this many characters are shown of user metadata that are not Lakegate's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """A commit that came first."""
+    """A winning commit."""
 
     version: int | None
     operation: str
@@ -34,7 +34,7 @@ class Winner:
     is_definition_changed: bool = False
 
     def facts(self) -> dict[str, object]:
-        """For an error of ours."""
+        """Returns facts for a Lakegate error."""
         return {"winner_version": self.version, "winner_operation": self.operation, "winner_by": self.by}
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Winner:
 
 
 def winner_of(info: Mapping[str, Any], version: int | None, *, is_definition_changed: bool = False) -> Winner:
-    """Of a commit with this `commitInfo`."""
+    """Describes a commit with this `commitInfo`."""
     metadata, ours = info.get("userMetadata"), lakegate_metadata(info)
     by = None if metadata is None else f"user metadata {str(metadata)[:METADATA_LENGTH_MAX]}"
     if ours is not None and ours.get("job") is not None:
@@ -53,7 +53,7 @@ def winner_of(info: Mapping[str, Any], version: int | None, *, is_definition_cha
 
 
 def first_of(commits: Mapping[Version, tuple[Action, ...]]) -> Winner | None:
-    """The first that changed the table's definition, as most else can be followed on; else the first."""
+    """Returns the first commit that changed the table's definition, as most others can be rebased on; else the first commit."""
     found = None
     for version, actions in sorted(commits.items()):
         is_definition_changed = any(action.kind in ("metaData", "protocol") for action in actions)
@@ -66,34 +66,34 @@ def first_of(commits: Mapping[Version, tuple[Action, ...]]) -> Winner | None:
 
 
 def tell_of(error: BaseException, winner: Winner | None) -> None:
-    """Have the error of a statement that was not put say so, and behind which winner it failed, if there is one."""
+    """Adds a note to the error of a statement that was not committed: nothing was written, and the winning commit, if any."""
     if winner is None:
         error.add_note("lakegate: nothing of this statement was written")
         return
     did = " and changed the table's definition" if winner.is_definition_changed else ""
     error.add_note(
-        f"lakegate: {winner} came first{did}; this statement was made to follow it, and failed there; nothing of it was "
+        f"lakegate: {winner} came first{did}; this statement was rebased on it, and failed there; nothing of it was "
         "written. Look at the table as it is now, correct the statement if it no longer fits, and run it again"
     )
 
 
 @contextmanager
 def telling_conflicts() -> Iterator[None]:
-    """Has the errors of statements that are stock Delta's alone say to whom they lost."""
+    """Adds the winning commit to the errors of statements that only stock Delta executes."""
     try:
         yield
     except Exception as error:
         if conflict_name(error) is not None:
             winner = _quoted(str(error))
             error.add_note(
-                f"lakegate: {winner or 'another commit'} came first, and stock Delta does not have this statement follow it; "
+                f"lakegate: {winner or 'another commit'} came first, and stock Delta cannot rebase this statement on it; "
                 "nothing of it was written. Run it again, or in a turn, which nobody else commits in"
             )
         raise
 
 
 def _quoted(text: str) -> Winner | None:
-    """The commit that an error of Delta's names."""
+    """Returns the commit that Delta's error quotes; None if it quotes none."""
     found = CONFLICTING.search(text)
     if found is None:
         return None

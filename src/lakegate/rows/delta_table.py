@@ -27,7 +27,7 @@ from lakegate.rows.statement import Dml, relocation
 OptionalCondition = str | Column | None
 OptionalAssignments = Mapping[str, str | Column] | None
 Clause = Callable[[Any], Any]
-"""Says a clause of a MERGE to a stock builder, and returns the builder with it."""
+"""Adds a clause of a MERGE to a stock builder, and returns the builder."""
 
 
 class DeltaTable(stock.DeltaTable):
@@ -308,7 +308,7 @@ class DeltaTable(stock.DeltaTable):
         return super().restoreToTimestamp(timestamp)
 
     def _made(self, jdt: Any) -> DeltaTable:
-        return DeltaTable(self._spark, jdt)  # stock says that it gives a table, and gives the JVM's object
+        return DeltaTable(self._spark, jdt)  # stock is typed to return a table, and returns the JVM's object
 
     @telling_conflicts()
     def clone(
@@ -444,11 +444,11 @@ class DeltaTable(stock.DeltaTable):
         super().dropFeatureSupport(featureName, truncateHistory)
 
     def explain_delete(self, condition: OptionalCondition = None) -> Explanation:
-        """Says on what a `delete` depends, and what a concurrent commit means for it; executes nothing."""
+        """Explains on what a `delete` depends, and what a concurrent commit means for it; executes nothing."""
         return explain(self._deletion(condition))
 
     def explain_update(self, condition: OptionalCondition = None, set: OptionalAssignments = None) -> Explanation:
-        """Says on what an `update` depends, and what a concurrent commit means for it; executes nothing."""
+        """Explains on what an `update` depends, and what a concurrent commit means for it; executes nothing."""
         return explain(self._updating(condition, set))
 
     @property
@@ -482,14 +482,14 @@ class DeltaTable(stock.DeltaTable):
         )
 
     def _at(self, path: str) -> stock.DeltaTable:
-        """The stock class at another path, under the same name."""
+        """Opens the stock class at another path, under the same alias."""
         table = stock.DeltaTable.forPath(self._spark, path)
         return table if self._name is None else table.alias(self._name)
 
 
 @dataclass(frozen=True)
 class _Clauses:
-    """What a MERGE says, as far as it matters to others."""
+    """The parts of a MERGE that its rebase needs."""
 
     table: DeltaTable
     source: DataFrame
@@ -497,12 +497,12 @@ class _Clauses:
     by_source: Sequence[Column | None] = ()
     """Conditions of its WHEN NOT MATCHED BY SOURCE."""
     values: Sequence[str | Column] = ()
-    """What it assigns."""
+    """Assigned values."""
     writes_all_matched: bool = False
     conditions: Sequence[Column] = ()
-    """Of its WHEN MATCHED."""
+    """Conditions of its WHEN MATCHED."""
     matched: Sequence[Clause] | None = ()
-    """Each WHEN MATCHED, to be said of another table; None where there are other clauses."""
+    """Each WHEN MATCHED, to be repeated on another table; None if there are other clauses."""
 
     def dml(self, execute: Callable[[], object]) -> Dml:
         conditions = [column for column in self.by_source if column is not None]
@@ -559,7 +559,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
 
         Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdate`.
         """
-        # What is said once may be said again later, whatever the caller does with its dictionary meanwhile.
+        # The clause may be repeated later: the caller may change its dictionary meanwhile.
         values = dict(set) if isinstance(set, dict) else set
         return self._matched(lambda merge: merge.whenMatchedUpdate(condition, values), super(), condition, values)
 
@@ -686,7 +686,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         return told(result.returned if result.returned is not None else result.counted(self._spark), result)
 
     def explain(self) -> Explanation:
-        """Says on what the MERGE depends, and what a concurrent commit means for it; executes nothing."""
+        """Explains on what the MERGE depends, and what a concurrent commit means for it; executes nothing."""
         return explain(self._clauses.dml(super().execute))
 
     def _matched(
@@ -696,7 +696,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         condition: OptionalCondition,
         values: OptionalAssignments = None,
     ) -> DeltaMergeBuilder:
-        grown, before = say(stocks), self._clauses  # what stock Delta refuses, it refuses first
+        grown, before = say(stocks), self._clauses  # stock Delta checks the clause first
         clauses = replace(
             before,
             values=(*before.values, *(values or {}).values()),
@@ -770,7 +770,7 @@ class DeltaOptimizeBuilder(stock.DeltaOptimizeBuilder):
         return self._run(lambda: stocks.executeZOrderBy(*cols))
 
     def explain(self) -> Explanation:
-        """Says what a concurrent commit means for the OPTIMIZE, whatever it is sorted by; executes nothing."""
+        """Explains what a concurrent commit means for the OPTIMIZE, whatever its sort order; executes nothing."""
         return explain(relocation(self._spark, self._table, super().executeCompaction))
 
     def _run(self, execute: Callable[[], DataFrame]) -> DataFrame:
@@ -939,7 +939,7 @@ def merged(table: stock.DeltaTable, source: DataFrame, on: Column, clauses: Sequ
 
 
 def optimized(spark: SparkSession, table: TableLocation, execute: Callable[[], object]) -> DataFrame:
-    """An OPTIMIZE that loses no race: the stock result, or one of the same columns with what the table's history says."""
+    """Runs an OPTIMIZE that is rebased on concurrent commits; returns the stock result, or its columns from the table's history."""
     result = run(relocation(spark, table, execute))
     frame: DataFrame | None = result.returned
     if frame is None:
@@ -957,7 +957,7 @@ def optimized(spark: SparkSession, table: TableLocation, execute: Callable[[], o
 
 
 def _optimize_schema(spark: SparkSession) -> StructType:
-    """What Delta says of an OPTIMIZE, whichever it is; what only a stock result knows may be null."""
+    """Returns the schema of Delta's result of any OPTIMIZE; all fields may be null, as the history lacks some values."""
     plan: Any = cast("Any", spark)._jsparkSession.sessionState().sqlParser().parsePlan("OPTIMIZE delta.`any`")
     schema = json.loads(plan.schema().json())
     return StructType.fromJson(json.loads(json.dumps(schema).replace('"nullable": false', '"nullable": true')))

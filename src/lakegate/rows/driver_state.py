@@ -1,4 +1,4 @@
-"""What the statements of one driver share."""
+"""State that the statements of one driver share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakegate.rows.small_file_cache import Remembered
 
 
 class Shared:
-    """Of one JVM. Safe to use from several threads."""
+    """The shared state of one JVM. Safe to use from several threads."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.jvm = commit.private(spark)
@@ -33,12 +33,12 @@ class Shared:
         self._guard = threading.Lock()
 
     def line(self, table: TableLocation) -> Line:
-        """Of a table."""
+        """Returns the commit queue of a table."""
         with self._guard:
             return self._lines.setdefault(table, Line())
 
     def sweep(self, table: TableLocation, root: Any) -> None:
-        """Has what killed processes left below a table removed: by and by, and no sooner again than more can be old enough."""
+        """Removes scratch logs of killed processes below a table, in the background; at most once per minimum age of such a log."""
         with self._guard:
             last_s, now_s = self._swept_at_s.get(table), time.monotonic()
             if last_s is not None and now_s - last_s < shallow_clone.ABANDONED_AFTER_S:

@@ -1,4 +1,4 @@
-"""Runs a statement through the publisher of its driver, and tells how it ended."""
+"""Runs a statement through its driver's publisher, and reports the result."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ LOGGER = logging.getLogger("lakegate")
 
 
 def publisher(spark: SparkSession) -> Publisher:
-    """The one of a session's JVM.
+    """Returns the publisher of a session's JVM.
 
     Raises:
         MissingExtra: The session was made without Delta, or without Lakegate's jar.
-        UnsupportedTable: It has another Delta than this release was made for.
+        UnsupportedTable: The session has a Delta for which this release was not made.
     """
     application = str(spark.sparkContext.applicationId)
     with _guard:
@@ -54,22 +54,22 @@ def publisher(spark: SparkSession) -> Publisher:
 
 
 def _leave_lost_merges_to_us(spark: SparkSession) -> None:
-    """Delta logs a MERGE whose commit was kept as a fatal error; true errors are raised, too."""
+    """Silences Delta's log of a MERGE whose commit was kept, which is a fatal error there; real errors are raised anyway."""
     silence(spark, "org.apache.spark.sql.delta.commands.MergeIntoCommand")
 
 
 class Collector:
-    """Takes the one statement that a function makes, computed and not put."""
+    """Takes the one statement of a function: it is executed and not committed."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self.staged: Staged | None = None
 
     def take(self, dml: Dml) -> Result:
-        """Compute it.
+        """Executes the statement without committing it.
 
         Raises:
-            InvalidRequest: It is the second one; nothing was written.
+            InvalidRequest: The function has already made a statement; nothing was written.
         """
         if self.staged is not None:
             raise InvalidRequest(
@@ -86,14 +86,14 @@ class Collector:
 
 
 def stage(spark: SparkSession, table: TableLocation, operation: Operation, execute: Callable[[], object]) -> Staged:
-    """Compute a statement, to be put by `finish`; `operation` is `INSERT`, or one that reads the table."""
+    """Executes a statement; `finish` commits it. `operation` is `INSERT`, or one that reads the table."""
     return publisher(spark).stage(Dml(session=spark, table=table, operation=operation, execute=execute))
 
 
 def stage_append(
     spark: SparkSession, rows: DataFrame, table: TableLocation, options: Mapping[str, str] | None = None
 ) -> Staged:
-    """Write the files of an append, to be put by `finish`; `options` are those of Delta's writer."""
+    """Writes the files of an append; `finish` commits it. `options` are those of Delta's writer."""
     writer = rows.write.format("delta").mode("append").options(**(options or {}))
     return stage(spark, table, Operation.INSERT, lambda: writer.save(table))
 
@@ -102,14 +102,14 @@ def stage_append(
 def put(
     spark: SparkSession, table: TableLocation, operation: Operation, execute: Callable[[], object], token: WriteToken
 ) -> Result:
-    """Execute a statement that carries a token; its thread does not do what Delta does after a commit, as a checkpoint.
+    """Executes and commits a statement with a token; Delta's work after the commit, such as a checkpoint, runs in the background.
 
     Args:
-        spark: The session that it is executed with.
+        spark: The session in which it is executed.
         table: Its table.
         operation: `INSERT`, or one that reads the table.
-        execute: Runs it, with the token in its options or in the session's settings, by which Delta leaves out what is there.
-        token: The same.
+        execute: Runs it with the token in its options or in the session's settings, so that Delta skips a repeated write.
+        token: The same token.
     """
     dml = Dml(session=spark, table=table, operation=operation, execute=execute)
     return _told(dml, publisher(spark).publish(dml, token))
@@ -117,7 +117,7 @@ def put(
 
 @contextmanager
 def collected(spark: SparkSession) -> Iterator[Collector]:
-    """The statement that this thread executes in the block is computed and not put; any other commit is refused."""
+    """Collects the statement that this thread executes in the block, without committing it; any other commit is refused."""
     collector = Collector(publisher(spark))
     _collectors.now = collector
     try:
@@ -129,27 +129,27 @@ def collected(spark: SparkSession) -> Iterator[Collector]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnWrite:
-    """The one write that code of the user may make in its turn, or in a step of it, before the next step."""
+    """The one write that user code may make in its turn, or in a step of it, before the next step."""
 
     session: SparkSession
-    """Whose settings carry the token for what is stock."""
+    """Its settings carry the token for stock writes."""
     token: WriteToken
     since: Mapping[str, Version]
     """Table → version at which its tokens were read; the tables that the turn fences."""
     applied: frozenset[str]
-    """Those of them that hold the write already."""
+    """Those of them that already have the write."""
 
     def is_meant(self, dml: Dml) -> bool:
-        """Whether a statement is this write and does not find the token in its own session."""
+        """Returns True if a statement is this write, and its own session does not carry the token."""
         return plain(dml.table) in self.since and dml.session.conf.get(APP_ID_CONF, None) != self.token.token_id
 
     def make(self, dml: Dml) -> Outcome:
-        """Makes it, with the token.
+        """Executes and commits the write, with the token.
 
         Raises:
-            InvalidRequest: The write was made before; this one is a second one.
+            InvalidRequest: The write was made before; this is a second one.
         """
-        # As Delta does with what is stock: whoever has used the number takes it out of the settings.
+        # As Delta does for stock writes: a write that has used the number removes it from the settings.
         if self.session.conf.get(NUMBER_CONF, None) != str(self.token.number):
             raise second_write()
         if plain(dml.table) in self.applied:
@@ -165,7 +165,7 @@ class TurnWrite:
 
 @contextmanager
 def in_turn(write: TurnWrite) -> Iterator[None]:
-    """Statements that this thread executes in the block carry the turn's token, whatever their session."""
+    """Gives the turn's token to statements that this thread executes in the block, in any session."""
     before = getattr(_turn_writes, "now", None)
     _turn_writes.now = write
     try:
@@ -176,7 +176,7 @@ def in_turn(write: TurnWrite) -> Iterator[None]:
 
 @in_plain_words()
 def run(dml: Dml) -> Result:
-    """Execute a statement and get its commit into the table."""
+    """Executes a statement and commits it."""
     collector: Collector | None = getattr(_collectors, "now", None)
     if collector is not None:
         return collector.take(dml)
@@ -187,61 +187,61 @@ def run(dml: Dml) -> Result:
 
 
 def _skipped() -> Outcome:
-    """Of a statement that is in the table already."""
+    """Returns the outcome of a statement that is already in the table."""
     published = Published(version=None, level=0, executions=0, lost_puts=0, reasons=(), is_superseded=True)
     return Outcome(published=published, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0, held_ms=0)
 
 
 def plain(location: str) -> str:
-    """A table's location as a key: a path of local disk has one form, however it is written."""
+    """Returns a table's location as a key: a path of local disk has one form, however it is written."""
     return location.removeprefix("file:").replace("//", "/").rstrip("/")
 
 
 @in_plain_words()
 def finish(staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Result:
-    """Put a statement that was computed before."""
+    """Commits a staged statement."""
     return _told(staged.dml, publisher(staged.dml.session).finish(staged, stamp, meets))
 
 
 def known(staged: Staged) -> Version:
-    """The version of its table that this driver knows of."""
+    """Returns the version of the statement's table that this driver knows."""
     return publisher(staged.dml.session).base(staged.dml).version
 
 
 def follow(staged: Staged, meets: Meets = unknown) -> Staged:
-    """Have what was computed follow what was committed meanwhile, without a commit: `finish` then has less to do."""
+    """Rebases a staged statement on the commits made since, without committing it: `finish` then has less to do."""
     return publisher(staged.dml.session).follow(staged, meets)
 
 
 def foresee(staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
-    """Have what was computed follow appends of this driver that are not put yet; see `coming`."""
+    """Rebases a staged statement speculatively on pending appends of this driver; see `coming`."""
     return publisher(staged.dml.session).foresee(staged, coming, meets)
 
 
 def announce(staged: Staged, job: str, batch: int) -> None:
-    """Tell others of this driver of an append that the job is going to put for a batch."""
+    """Announces, within this driver, an append that the job is going to commit for a batch."""
     publisher(staged.dml.session).coming.announce(staged.dml.table, job, batch, staged.commit)
 
 
 def withdraw(spark: SparkSession, table: TableLocation, job: str) -> None:
-    """What the job has announced is put, or will not be."""
+    """Withdraws the job's announcement: the append is committed, or will not be."""
     publisher(spark).coming.withdraw(table, job)
 
 
 def coming(spark: SparkSession, table: TableLocation, jobs: Collection[str] | None = None) -> dict[str, Body]:
-    """Path → `add` of the files that these jobs have announced, or any."""
+    """Returns path → `add` of the files that these jobs, or all jobs, have announced."""
     return publisher(spark).coming.adds(table, jobs)
 
 
 def announced(spark: SparkSession, table: TableLocation, job: str) -> Announced | None:
-    """What one job has announced."""
+    """Returns the append that a job has announced."""
     return publisher(spark).coming.of(table, job)
 
 
 def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[], None]:
-    """Have a function told of every statement of this process that is published; what is returned ends that.
+    """Registers a callback for every statement that this process publishes; returns a function that removes it.
 
-    It is called in the statement's thread, after its commit; what it raises is logged and passed over.
+    The callback runs in the statement's thread, after its commit; its errors are logged and ignored.
     """
     _callbacks.append(callback)
     return lambda: _callbacks.remove(callback)
@@ -273,10 +273,10 @@ def _told(dml: Dml, outcome: Outcome) -> Result:
         try:
             callback(event)
         except Exception:
-            LOGGER.exception("a function that is told of statements failed")
+            LOGGER.exception("a callback for statements failed")
     return result
 
 
 def location_of(jdt: Any) -> TableLocation:
-    """Of the table of a stock `DeltaTable`'s JVM object."""
+    """Returns the table's location of a stock `DeltaTable`'s JVM object."""
     return TableLocation(str(jdt.deltaLog().dataPath().toString()))

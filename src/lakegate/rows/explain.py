@@ -1,4 +1,4 @@
-"""What a statement depends on, and what becomes of it beside others."""
+"""Explains what a statement depends on, and what happens to it when other commits come first."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ READS = {
     Reads.ROWS: "each row for itself",
     Reads.KEYS: "pairs of a row of the table and a row of its source",
     Reads.TABLE: "more than single rows",
-    Reads.PLACES: "where rows are, not what they say",
+    Reads.PLACES: "the positions of rows, not their values",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What is known of a statement before it is executed."""
+    """The properties of a statement that are known before it is executed."""
 
     table: str
     operation: str
     reads: str
-    """What its result depends on."""
+    """The part of the table on which its result depends."""
     condition: str | None
-    """Which rows it concerns; of a MERGE, which pairs."""
+    """Condition of the rows that it concerns; for a MERGE, of the pairs."""
     keys: tuple[str, ...]
-    """Of a MERGE: whole numbers among the table's columns that are equal to something of its source in each pair. Files of others
-    whose statistics leave no room for the source's are not read."""
+    """For a MERGE: integer columns of the table that are equal to an expression of the source in each pair. Other commits' files
+    are not read if their statistics rule out the keys of the source."""
     obstacles: tuple[str, ...]
-    """Why it is executed again as a whole, where it is."""
+    """Reasons why it is executed again as a whole; empty if it is not."""
     outcomes: Mapping[str, str]
-    """What another commit may have done → what becomes of this one."""
+    """Kind of another commit → what happens to this statement."""
 
     def __str__(self) -> str:
         lines = [f"{self.operation} of {self.table}", f"  depends on: {self.reads}"]
@@ -52,7 +52,7 @@ class Explanation:
 
 
 def explain(dml: Dml) -> Explanation:
-    """Of a statement; nothing is executed."""
+    """Explains a statement; nothing is executed."""
     jvm = dml.jvm
     metadata = json.loads(jvm.snapshot(jvm.delta_log(dml.table)).metadata().json())["metaData"]
     properties = metadata.get("configuration") or {}

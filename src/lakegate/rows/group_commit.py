@@ -1,4 +1,4 @@
-"""Statements of one driver that share a version: one of those that wait for it puts it for all."""
+"""Group commits of one driver: one of the statements that wait for a version commits for all of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LOGGER = logging.getLogger("lakegate")
 
 
 def lead(entries: Sequence[Entry]) -> None:
-    """Put those that can go into the next version together, and tell them; nobody, if that is one alone.
+    """Commits the statements that can share the next version, and records their replies; does nothing for a single one.
 
     Args:
-        entries: Who waits. The first one leads: the put is made by its run, in its thread.
+        entries: The waiting statements. The first one leads: its run makes the commit, in its thread.
     """
     leader = entries[0].run
-    # Who was executed before the table was made anew is told so by its own run.
+    # A statement that was executed before the table was created again gets its error from its own run.
     entries = [entry for entry in entries if entry.run.base.table_id == leader.base.table_id]
     if len(entries) == 1:
         return
@@ -51,21 +51,21 @@ def lead(entries: Sequence[Entry]) -> None:
         for entry in told:
             entry.reply = entry.reply or _for_a_member(error)
         if not isinstance(error, Exception):
-            raise  # who is interrupted ends, whether it is one of them or not
+            raise  # an interrupted thread ends, whether or not its statement is one of them
 
 
 def _gathered(head: Version, commits: Mapping[Version, tuple[Action, ...]], entries: Sequence[Entry]) -> Group | None:
-    """Who can go together; None where a question of one of them cannot be answered: it is told so when it asks itself."""
+    """Selects the members of a group; None if an effect of one of them fails: its own run then meets the error."""
     protocol = gather(head, commits, [entry.waiting for entry in entries])
     try:
         return drive(protocol, lambda asked: entries[asked.member].run.answer(asked.effect))
     except Exception as error:
-        LOGGER.info("statements that wait go one by one, as one of them cannot follow: %s", first_line(error))
+        LOGGER.info("waiting statements commit one by one, as one of them cannot be rebased: %s", first_line(error))
         return None
 
 
 def _for_a_member(error: BaseException) -> LakegateError:
-    """What each of a group is told of an error in its put: one of its own, as several threads raise it."""
+    """Returns an error of the group's commit for one member: a separate object, because several threads raise it."""
     own: LakegateError
     if isinstance(error, LakegateError):
         own = copy(error)

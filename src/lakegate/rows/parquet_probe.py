@@ -1,6 +1,6 @@
-"""The values of few rows, read without Spark: a job of Spark takes a tenth of a second, and most winners change few rows.
+"""Reads the values of few rows without Spark: a Spark job takes a tenth of a second, and most winning commits change few rows.
 
-They only ever rule rows out; what a condition really holds for is Spark's to say.
+These values only ever rule rows out; Spark alone decides which rows a condition matches.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lakegate.rows.conflict.data_skipping import Condition, Value, columns_of, m
 from lakegate.rows.small_file_cache import TableFiles
 
 BYTES_MAX, ROWS_MAX = 2**20, 5_000
-"""So many bytes of a row group's columns are read, and so many rows are looked at."""
+"""Limits of the bytes that are read of a row group's columns, and of the rows that are tested."""
 WHOLE_MAX = 2**16
-"""A file of so many bytes is read at once."""
+"""A file up to this size is read as a whole."""
 
 
 class _Ranges(io.RawIOBase):
-    """A file of which only those parts are read that are asked for."""
+    """A file of which only the requested ranges are read."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read, self._size, self._at = read, size, 0
@@ -58,14 +58,14 @@ def may_have(
     columns: Mapping[str, str],
     positions: BitMap64 | None = None,
 ) -> bool:
-    """Whether a condition may hold for a row of a file.
+    """Returns True if a condition may hold for a row of a file.
 
     Args:
-        files: The table's.
-        condition: Described.
+        files: Files of the table.
+        condition: As parsed.
         file: Its `add`, or its `remove`.
-        columns: Name of each column → its name in the file, but for those that are compared in another way than by value.
-        positions: Of the rows that are meant; all by default.
+        columns: Column name → name in the file; without columns that are not compared by value.
+        positions: The rows to test; all by default.
     """
     wanted = {name: columns[name] for name in columns_of(condition) if name in columns}
     if not wanted or int(file.get("size") or 0) <= 0:
@@ -79,7 +79,7 @@ def may_have(
 def _rows(
     files: TableFiles, file: Body, wanted: Mapping[str, str], positions: BitMap64 | None
 ) -> Iterator[dict[str, Value | None]] | None:
-    """Values of the rows that are meant, as far as they are integers or strings; None where they cannot be read here."""
+    """Yields values of the rows to test, as far as they are integers or strings; None if they cannot be read here."""
     path, size = str(file["path"]), int(file["size"])
     is_below = ":" not in path
     name = unquote(path) if is_below else path
@@ -106,13 +106,13 @@ def _rows(
             return None
         values = [table[physical].to_pylist() for physical in known.values()]
     except (*JVM_ERRORS, pa.ArrowException, OSError, UnicodeDecodeError):
-        # Spark keeps whatever bytes a string is made of.
+        # A string in Spark may consist of any bytes.
         return None
     return (dict(zip(known, row, strict=True)) for row in zip(*values, strict=True))
 
 
 def _taken(file: parquet.ParquetFile, names: list[str], positions: range | BitMap64) -> pa.Table | None:
-    """These rows, of the row groups that have any; None where their columns are too large."""
+    """Reads rows by position, from the row groups that have any of them; None if the columns of a row group are too large."""
     found, first = [], 0
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)

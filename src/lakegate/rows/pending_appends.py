@@ -1,6 +1,6 @@
-"""Appends of this driver that are written and not put yet: who comes after them may follow them already, or count on them.
+"""Appends of this driver that are written and not committed yet: later statements may be rebased on them in advance.
 
-It is a guess that costs time only: what has come of such an append is used if the log shows just this.
+This speculation costs only time: its result is used only if the log shows exactly these appends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakegate.ids import TableLocation
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What a job will put."""
+    """An append that a job is going to commit."""
 
     batch: int
     adds: Mapping[str, Body]
@@ -23,31 +23,31 @@ class Announced:
 
 
 class Coming:
-    """By table, and by the job that will put them; one at a time of each. Safe to use from several threads."""
+    """Pending appends by table and job; one at a time of each. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._announced: dict[TableLocation, dict[str, Announced]] = {}
 
     def announce(self, table: TableLocation, job: str, batch: int, commit: Captured) -> None:
-        """In place of what the job has announced before; nothing where the commit does anything else than append."""
+        """Replaces the job's earlier announcement; announces no files if the commit does more than append."""
         is_append = all(action.kind == "add" for action in commit.actions)
         adds = {action.body["path"]: action.body for action in commit.actions} if is_append else {}
         with self._guard:
             self._announced.setdefault(table, {})[job] = Announced(batch, adds)
 
     def withdraw(self, table: TableLocation, job: str) -> None:
-        """It is put, or will not be."""
+        """Removes an announcement: the append is committed, or will not be."""
         with self._guard:
             self._announced.get(table, {}).pop(job, None)
 
     def of(self, table: TableLocation, job: str) -> Announced | None:
-        """What one job will put."""
+        """Returns a job's pending append."""
         with self._guard:
             return self._announced.get(table, {}).get(job)
 
     def adds(self, table: TableLocation, jobs: Collection[str] | None = None) -> dict[str, Body]:
-        """Path → `add` of each file that these jobs will put, or any."""
+        """Returns path → `add` of each file that these jobs, or all jobs, are going to commit."""
         with self._guard:
             by_job = self._announced.get(table, {})
             ours = [one for job, one in by_job.items() if jobs is None or job in jobs]

@@ -1,4 +1,4 @@
-"""What Spark's plans say of a statement and of its source: why asking again may not give the same."""
+"""Reads Spark's plans of a statement and its source: finds reasons why another execution may give another result."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ TAKES_SOME = frozenset(
         *("MapInArrow", "FlatMapGroupsInArrow", "FlatMapCoGroupsInArrow"),
     }
 )
-"""Nodes of plans that Spark calls deterministic, though which rows they give may depend on the order in which rows come."""
+"""Plan nodes that Spark calls deterministic although their result may depend on the order of their input rows."""
 MAY_DIFFER = TAKES_SOME | {"Aggregate", "Deduplicate", "Window"}
-"""With nodes of which it depends on what is read of their rows."""
+"""The same, and nodes for which this depends on the columns that are read of their result."""
 IS_NOW = re.compile(r"\s*(now|today|yesterday|tomorrow)\b[^#(]* AS ", re.IGNORECASE)
-"""Such a text by itself, under a name: where it is assigned to a column of times, Spark casts it later than the plan says."""
+"""A bare text of this kind, under a name: assigned to a time column, Spark casts it later than the plan shows."""
 IN_ANY_ORDER = frozenset({"Count", "Max", "Min"})
-"""Aggregate functions that are certain to say the same of rows in another order; not sums, which floats round on the way."""
+"""Aggregate functions that certainly do not depend on the order of rows; not sums, because floats round on the way."""
 
 
 def kind(thing: Any) -> str:
-    """Name of a JVM object's class."""
+    """Returns the name of a JVM object's class."""
     return str(thing.getClass().getSimpleName())
 
 
 def analysed(frame: DataFrame) -> Any:
-    """Its plan, with names resolved."""
+    """Returns the frame's plan, with names resolved."""
     return frame._jdf.queryExecution().analyzed()
 
 
 def obstacles_of(jvm: Jvm, plan: Any, what: str) -> list[str]:
-    """Of a whole plan, or of `alone`."""
+    """Lists the obstacles of a whole plan, or of a plan made by `alone`."""
     found = []
     if not plan.deterministic():
         found.append(f"{what} is not deterministic")
     if says_time(jvm, plan):
-        found.append(f"{what} says what time it is")
+        found.append(f"{what} depends on the current time or user")
     if plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
         found.append(f"{what} has a sub-query")
     return found
 
 
 def alone(jvm: Jvm, *expressions: Any) -> Any:
-    """A plan of these expressions, and of nothing that they are asked of; not to be executed."""
+    """Makes a plan of these expressions alone, without their input; not to be executed."""
     nodes = getattr(jvm.root, f"{CATALYST}.plans.logical")
     together = getattr(jvm.root, f"{CATALYST}.expressions.Coalesce")(jvm.to_seq(expressions))
     return nodes.Filter(together, nodes.OneRowRelation())
 
 
 def says_time(jvm: Jvm, plan: Any) -> bool:
-    """Whether a plan asks what time it is, or who runs it; also by a text that Spark takes for a time as it plans each query."""
+    """Returns True if a plan depends on the current time or user; also by a text that Spark plans as a time in each query."""
     if plan.containsPattern(scala_object(jvm.root, PATTERNS).CURRENT_LIKE()):
         return True
-    # By Spark's own rules: it shortens long lists where it is asked for a plan's words.
+    # Spark's own rules are applied, because Spark shortens long lists in a plan's text.
     replaced = scala_object(jvm.root, f"{CATALYST}.optimizer.ReplaceExpressions$").apply(plan)
     return (
         not scala_object(jvm.root, f"{CATALYST}.optimizer.SpecialDatetimeValues$").apply(replaced).fastEquals(replaced)
@@ -71,18 +71,18 @@ def says_time(jvm: Jvm, plan: Any) -> bool:
 
 
 def may_become_time(jvm: Jvm, projection: Any) -> bool:
-    """Whether a column of a projection is a text that says what time it is, once it is assigned to a column of times."""
+    """Returns True if a column is a text that becomes the current time once it is assigned to a time column."""
     return any(IS_NOW.match(str(each.toString())) for each in jvm.from_seq(projection.projectList()))
 
 
 def obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, read: Sequence[Column] | None) -> list[str]:
-    """Why a source may say something else later; of an INSERT, only what it reads of its own table.
+    """Lists the reasons why a source may give another result later; for an INSERT, only reads of its own table.
 
     Args:
         jvm: Of the source's session.
         source: Of a MERGE or an INSERT.
-        table: The one that the statement changes.
-        read: What the pairs' condition of a MERGE reads of the source: only that is asked again. None: an INSERT.
+        table: The table that the statement changes.
+        read: Columns of the source in the condition of a MERGE: only these are read again. None: an INSERT.
     """
     plan = analysed(source)
     if read is None:
@@ -90,13 +90,13 @@ def obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, read:
         found = ["its source has a sub-query"] if has_query else []
     else:
         reading = _Reading(jvm)
-        # What Spark calls it itself is asked first: a wide source takes long to follow.
+        # Spark's own answer comes first, because walking the plan of a wide source takes long.
         if obstacles_of(jvm, plan, "its source") or any(kind(node) in MAY_DIFFER for node in _nodes(jvm, plan)):
             asked = analysed(source.select(*read))
             reading.follow(asked, asked.outputSet())
         found = obstacles_of(jvm, alone(jvm, *reading.expressions), "its source")
         if reading.takes_some:
-            found.append("its source takes some rows of many, which may be others later")
+            found.append("its source selects some of its rows, and may select others later")
     own = str(jvm.delta_log(table).dataPath())
     queries = [leaf for query in jvm.from_seq(plan.subqueriesAll()) for leaf in jvm.from_seq(query.collectLeaves())]
     if any(_reads(leaf, own) for leaf in queries):
@@ -105,12 +105,12 @@ def obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, read:
         if _reads(leaf, own):
             found.append("its source reads the table itself")
         elif not _is_frozen(leaf, _delta_index(leaf)) and not (read is None and kind(leaf) != "DataSourceV2Relation"):
-            found.append("its source may change: read a Delta table as of a version, or write the source down first")
+            found.append("its source may change: read a Delta table as of a version, or save the source first")
     return found
 
 
 def takes_some(jvm: Jvm, source: DataFrame) -> bool:
-    """Whether a source that Spark calls deterministic may have other rows, or other values in them, when it is read again."""
+    """Returns True if a source that Spark calls deterministic may give other rows or values when it is read again."""
     plan, reading = analysed(source), _Reading(jvm)
     if any(kind(node) in MAY_DIFFER for node in _nodes(jvm, plan)):
         reading.follow(plan, plan.outputSet())
@@ -118,10 +118,10 @@ def takes_some(jvm: Jvm, source: DataFrame) -> bool:
 
 
 class _Reading:
-    """What is read of the nodes of a source's plan, if only some of its columns are.
+    """Follows which columns of a source's plan nodes are read, if only some columns of the source are read.
 
-    Rows are the same at each reading if the expressions that are read say the same, and no node takes some of many. What
-    is not read may differ: of the newest change of each key, what it changes; the time at which rows were loaded.
+    Rows are the same at each read if the read expressions give the same values, and no node selects some of many rows. Columns
+    that are not read may differ: for example the values in the newest change of each key, or the time at which rows were loaded.
     """
 
     def __init__(self, jvm: Jvm) -> None:
@@ -131,7 +131,7 @@ class _Reading:
         self._sets = scala_object(jvm.root, "org.apache.spark.sql.catalyst.expressions.AttributeSet$")
 
     def follow(self, node: Any, read: Any) -> None:
-        """From a node, of whose rows these attributes are read, down to where rows come from."""
+        """Follows the read attributes from a node's rows down to the leaves of the plan."""
         jvm = self._jvm
         said, below = jvm.from_seq(node.expressions()), node.inputSet()
         match kind(node):
@@ -147,7 +147,7 @@ class _Reading:
             case "Window":
                 partitions = self._attributes(jvm.from_seq(node.partitionSpec()))
                 functions = {kind(each.child().windowFunction()) for each in jvm.from_seq(node.windowExpressions())}
-                # Every partition has the same numbers, whichever row has which.
+                # Every partition has the same numbers, whatever row gets which number.
                 is_number = functions == {"RowNumber"} and read.subsetOf(
                     self._union(node.windowOutputSet(), partitions)
                 )
@@ -167,7 +167,7 @@ class _Reading:
             self.follow(child, child.outputSet().intersect(below))
 
     def _named(self, node: Any, named: Any, read: Any) -> list[Any]:
-        """Those of a node's named expressions that are read; the others may be very many."""
+        """Returns those of a node's named expressions that are read; there may be very many others."""
         places = getattr(self._jvm.root, "org.apache.spark.sql.catalyst.expressions.package$AttributeSeq")(
             node.output()
         )
@@ -180,7 +180,7 @@ class _Reading:
         return self._sets.fromAttributeSets(self._jvm.to_seq(sets))
 
     def _aggregates(self, expressions: Sequence[Any]) -> Iterator[str]:
-        """Kinds of the aggregate functions in expressions."""
+        """Yields the kinds of the aggregate functions in expressions."""
         for each in expressions:
             if kind(each) == "AggregateExpression":
                 yield kind(each.aggregateFunction())
@@ -188,14 +188,14 @@ class _Reading:
 
 
 def _nodes(jvm: Jvm, plan: Any) -> Iterator[Any]:
-    """Of a plan, without those of its sub-queries."""
+    """Yields the nodes of a plan, without those of its sub-queries."""
     yield plan
     for child in jvm.from_seq(plan.children()):
         yield from _nodes(jvm, child)
 
 
 def listed(jvm: Jvm, source: DataFrame) -> list[tuple[list[str], int]]:
-    """The files of each relation that a source reads as files: their names, and how large they are in all."""
+    """Returns the files of each relation that a source reads as files: their names, and their total size."""
     join = getattr(jvm.root, "org.apache.hadoop.util.StringUtils").arrayToString
     found = []
     for leaf in jvm.from_seq(analysed(source).collectLeaves()):
@@ -206,7 +206,7 @@ def listed(jvm: Jvm, source: DataFrame) -> list[tuple[list[str], int]]:
 
 
 def _is_frozen(leaf: Any, delta: Any) -> bool:
-    """Whether what a source reads from is the same whenever it is read."""
+    """Returns True if a leaf of a source's plan gives the same rows whenever it is read."""
     if delta is not None:
         return bool(delta.isTimeTravelQuery())
     match kind(leaf):
@@ -220,20 +220,20 @@ def _is_frozen(leaf: Any, delta: Any) -> bool:
 
 
 def _is_listing(leaf: Any) -> bool:
-    """Whether it is files, listed when it was made; a catalog's partitions are listed anew."""
+    """Returns True for a fixed list of files, made with the relation; a catalog's partitions are listed again at each read."""
     if kind(leaf) != "LogicalRelation" or not _has_method(leaf.relation(), "location"):
         return False
     return kind(leaf.relation().location()) == "InMemoryFileIndex"
 
 
 def _reads(leaf: Any, path: str) -> bool:
-    """Whether a relation reads the Delta table at this path, or what was changed in it."""
+    """Returns True if a relation reads the Delta table at this path, or its change feed."""
     read = (_delta_index(leaf), _change_feed(leaf))
     return any(each is not None and str(each.deltaLog().dataPath()) == path for each in read)
 
 
 def _delta_index(leaf: Any) -> Any | None:
-    """What a relation of a Delta table reads its files from; None for others."""
+    """Returns the file index of a Delta table's relation; None for other relations."""
     if kind(leaf) != "LogicalRelation" or not _has_method(leaf.relation(), "location"):
         return None
     index = leaf.relation().location()
@@ -241,11 +241,11 @@ def _delta_index(leaf: Any) -> Any | None:
 
 
 def _change_feed(leaf: Any) -> Any | None:
-    """The change feed of a Delta table that a relation reads; None for others."""
+    """Returns the change feed of a Delta table that a relation reads; None for other relations."""
     is_one = kind(leaf) == "LogicalRelation" and kind(leaf.relation()) == "DeltaCDFRelation"
     return leaf.relation() if is_one else None
 
 
 def _has_method(thing: Any, method: str) -> bool:
-    """Whether a JVM object has a method of this name."""
+    """Returns True if a JVM object has a method of this name."""
     return any(found.getName() == method for found in thing.getClass().getMethods())

@@ -1,4 +1,4 @@
-"""How a statement got into its table."""
+"""The result of a statement: how it was committed, and what it cost."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ ROWS = {
     "num_deleted_rows": ("numDeletedRows", "numTargetRowsDeleted"),
     "num_inserted_rows": ("numTargetRowsInserted", "numOutputRows"),
 }
-"""Column of a stock result → metrics of the table's history that say the same."""
+"""Column of a stock result → metrics of the table's history with the same meaning."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a statement did, and what it took.
+    """The effect and the cost of a statement.
 
-    Beside stock Delta's own result, which is `returned`.
+    Stock Delta's own result is in `returned`.
     """
 
     version: int | None
     """Of its commit; None: nothing to change, or `is_superseded`."""
     is_superseded: bool
-    """It was left out: its transaction id is in the table with an equal or larger number, as of the same statement before."""
+    """It was skipped: its transaction id is in the table with an equal or larger number, for example of an earlier run."""
     level: int
-    """0: the stock commit. 1: the same actions, later. 2: with deletion vectors of both. 3: executed again on some files.
+    """0: the stock commit. 1: the same actions, later. 2: with merged deletion vectors. 3: executed again on some files.
     4: executed again. 5: executed again while the table was reserved for it."""
     attempts: int
-    """Executions, those on some files included."""
+    """Executions, including those on some files."""
     lost_puts: int
-    """Commits of it that others were faster than, after the first one."""
+    """Its commits that lost to other commits, after the first one."""
     reasons: tuple[str, ...]
-    """Why it was executed again, each time."""
+    """The reason of each repeated execution."""
     rows_read: int
-    """Rows that were read again to see whether they concern it."""
+    """Rows that were read again to test whether they concern it."""
     waited_ms: int
-    """For other statements of this driver."""
+    """Wait for other statements of this driver."""
     publish_ms: float
-    """From reading what others committed to the end of the put, where it lost the race; without `waited_ms`."""
+    """From reading the other commits to the end of its own, if its first commit lost; without `waited_ms`."""
     held_ms: float
-    """So long of it other statements of this driver waited for this one."""
+    """The part of it for which other statements of this driver waited for this one."""
     returned: Any = field(repr=False)
-    """What stock Delta returned; None if its own commit was not put."""
+    """Stock Delta's return value; None if the stock commit was not used."""
     _info: Callable[[], Mapping[str, Any]] = field(repr=False)
 
     @cached_property
@@ -59,19 +59,19 @@ class Result:
 
     @property
     def rows(self) -> int:
-        """Rows that it updated, deleted and inserted."""
+        """The number of rows that it updated, deleted and inserted."""
         return sum(self._count(column) for column in ROWS)
 
     @property
     def files(self) -> tuple[int, int]:
-        """Data files that it added, and removed."""
+        """The number of data files that it added, and removed."""
         added = self.metrics.get(
             "numAddedFiles", self.metrics.get("numTargetFilesAdded", self.metrics.get("numFiles", 0))
         )
         return added, self.metrics.get("numRemovedFiles", self.metrics.get("numTargetFilesRemoved", 0))
 
     def counted(self, spark: SparkSession) -> DataFrame:
-        """One row as stock MERGE returns it: affected, updated, deleted and inserted rows."""
+        """Returns a row like that of a stock MERGE: affected, updated, deleted and inserted rows."""
         counts = [self._count(column) for column in ROWS]
         columns = ", ".join(f"{name} long" for name in ("num_affected_rows", *ROWS))
         return spark.createDataFrame([(sum(counts), *counts)], columns)
@@ -81,13 +81,13 @@ class Result:
 
 
 def told(frame: DataFrame, result: Result) -> DataFrame:
-    """A stock result that says how it came about, as its attribute `lakegate`."""
+    """Attaches the `Result` to a stock result, as its attribute `lakegate`."""
     frame.__dict__["lakegate"] = result
     return frame
 
 
 def result_of(outcome: Outcome, read_info: Callable[[int], Mapping[str, Any]]) -> Result:
-    """Of what publishing says; the commit is read when it is asked for."""
+    """Makes a `Result` from a publishing outcome; its commit is read at first use."""
     published = outcome.published
     version = published.version
 

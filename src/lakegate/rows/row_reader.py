@@ -1,7 +1,7 @@
-"""What a statement that lost a race asks of a table's rows and files.
+"""Reads rows and files of a table for the rebase of a statement that lost its optimistic commit.
 
-Rows are read by Spark, in the statement's own session: its settings decide what a condition means. Files that statistics
-rule out are not read.
+Spark reads the rows in the statement's own session, because its settings decide what a condition means. Files that
+statistics rule out are not read.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from lakegate.rows.small_file_cache import Remembered, TableFiles, plain
 from lakegate.rows.statement import Dml
 
 BUDGET_CONF, BUDGET_BYTES = "spark.lakegate.testBytesMax", 2**30
-"""Of the session: files of so many bytes in all are looked into for rows that concern a statement."""
+"""Session setting: files up to this total size are read to find rows that concern a statement."""
 COLLATIONS = "__COLLATIONS"
-"""In a column's metadata: it is compared in another way than byte by byte. An expression's type does not say so."""
+"""In a column's metadata: values are not compared byte by byte. An expression's type does not show this."""
 POSITIONS_MAX = 100_000
-"""Of so many rows the positions are collected in the driver."""
+"""Up to this many row positions are collected in the driver."""
 LISTED_MAX = 1_000
-"""Up to so many positions stand in a query; more are joined."""
+"""Up to this many positions are listed in a query; more are joined."""
 FILE, ROW = "__lakegate_file", "__lakegate_row"
 METADATA = "_metadata"
 COMPARED_TYPES = (
@@ -59,7 +59,7 @@ COMPARED_TYPES = (
 )
 
 _State = tuple[str, str | None, str | None]
-"""A file, and its vectors before and after."""
+"""A file, and the ids of its vectors before and after."""
 
 
 class TableRows:
@@ -69,7 +69,7 @@ class TableRows:
         jvm: Of the statement's session.
         log: Delta's log of the table.
         dml: The statement.
-        remembered: Small files that the driver has read.
+        remembered: The driver's cache of small files.
     """
 
     def __init__(self, jvm: Jvm, log: Any, dml: Dml, remembered: Remembered) -> None:
@@ -81,22 +81,22 @@ class TableRows:
             for field in schema["fields"]
             if COLLATIONS not in (field.get("metadata") or {})
         }
-        """Name of each column → its name in the log, but for those whose bounds are not in the order that a condition means."""
+        """Column name → name in the log, without columns whose bounds are in another order than a condition's comparison."""
         is_place_hidden = any(field["name"].lower() == METADATA for field in schema["fields"])
-        # A column of that name hides where Spark has read a row.
+        # A column of that name hides Spark's row positions.
         self._budget = -1 if is_place_hidden else jvm.int_conf(BUDGET_CONF, BUDGET_BYTES)
         self.rows_read = 0
-        """Rows that were read again, marked ones included, as far as the log says."""
+        """Rows that were read again, including marked ones, as far as the log has their number."""
         self._entered: dict[_State, tuple[bool, Positions]] = {}
-        """Whether the condition holds for rows of a file, and for which: it does not change as others commit."""
+        """Whether the condition matches rows of a file, and which: later commits do not change this."""
         self._unmet: set[_State] = set()
-        """Changes with no row that belongs to one of the source."""
+        """Changes without a row that matches a source row."""
         self._vectors: dict[str, BitMap64] = {}
 
     # ------------------------------------------------------------------------------------------------------- questions
 
     def entered(self, files: Sequence[FileChange]) -> Mapping[str, Positions]:
-        """Which rows of files its condition holds for."""
+        """Returns the rows of files that match the statement's condition."""
         adds = {_state(change): change.after for change in files if change.after is not None}
         new = {state: add for state, add in adds.items() if state not in self._entered}
         found = self._found_in(list(new.values()))
@@ -111,7 +111,7 @@ class TableRows:
             return {}
         if not self._is_within_budget(open_):
             return {file["path"]: None for file in open_}
-        # The condition may name the table's rows by their alias, and no column of ours may come between.
+        # The condition may name the table's rows by their alias, and our columns must not be between them.
         concerned = self._dml.concerned(self._frame(open_))
         found: list[Any] | None = None
         if _has_positions(concerned):
@@ -125,7 +125,7 @@ class TableRows:
         return entered
 
     def meet_keys(self, came: Sequence[FileChange], gone: Sequence[FileChange]) -> bool:
-        """Whether a row that came, or went, belongs to a row of its source."""
+        """Returns True if an added or removed row matches a source row."""
         came = [change for change in came if _state(change) not in self._unmet]
         gone = [change for change in gone if _state(change) not in self._unmet]
         is_met = self._is_met(came, gone)
@@ -138,7 +138,7 @@ class TableRows:
         new = self._not_ruled_out(keys, [file.after for file in came if file.after is not None])
         old = [change for change in gone if self._may_have_lost(keys, change)]
         if any("partitionValues" not in (change.before or {}) for change in old):
-            return True  # an old form of removal does not say enough to read the file again
+            return True  # an old form of `remove` lacks the values that are needed to read the file again
         if not self._is_within_budget([*new, *(change.before for change in old if change.before is not None)]):
             return True
         frames = [self._frame(new)] if new else []
@@ -146,9 +146,9 @@ class TableRows:
         return any(not self._dml.met(frame).isEmpty() for frame in frames)
 
     def moved(self, gone: Sequence[FileChange], copies: Sequence[Body]) -> Mapping[str, BitMap64] | None:
-        """Where rows that files have lost are in copies of them; equal rows are one another's.
+        """Finds the rows that files have lost in copies of them; equal rows are interchangeable.
 
-        None where columns cannot be compared for certain, or the copies have not got all of them.
+        None if columns cannot be compared reliably, or if the copies lack some of the rows.
         """
         if not self._is_within_budget([*copies, *(change.before for change in gone if change.before is not None)]):
             return None
@@ -179,11 +179,11 @@ class TableRows:
         return places
 
     def read_vector(self, descriptor: deletion_vectors.Descriptor) -> BitMap64:
-        """The positions that a vector marks.
+        """Returns the positions that a vector marks.
 
         Raises:
-            Corrupt: Its file is gone, or damaged.
-            Unavailable: Its file cannot be read.
+            Corrupt: The vector's file is missing or damaged.
+            Unavailable: The vector's file cannot be read.
         """
         where = deletion_vectors.location(descriptor)
         if where is None:
@@ -209,7 +209,7 @@ class TableRows:
         return deletion_vectors.read(descriptor, content)
 
     def write_vectors(self, positions: Sequence[BitMap64]) -> tuple[deletion_vectors.Descriptor, ...]:
-        """Vectors in a file beside the table's data."""
+        """Writes vectors to a file next to the table's data; returns their descriptors."""
         if not positions:
             return ()
         content, descriptors = deletion_vectors.write(positions, uuid.uuid4().bytes)
@@ -219,7 +219,7 @@ class TableRows:
     # ---------------------------------------------------------------------------------------------------------- files
 
     def _is_within_budget(self, files: Collection[Body]) -> bool:
-        """Whether files are small enough to be looked into; else the statement is rather executed again."""
+        """Returns True if files are small enough to be read; otherwise the statement is executed again instead."""
         return sum(int(file.get("size") or 0) for file in files) <= self._budget
 
     def _not_ruled_out(self, condition: data_skipping.Condition, files: Iterable[Body]) -> list[Body]:
@@ -238,7 +238,7 @@ class TableRows:
         return self._may_have(condition, before, rows)
 
     def _frame(self, files: Collection[Body]) -> DataFrame:
-        """The live rows of files."""
+        """Returns the live rows of files."""
         for file in files:
             self.rows_read += int(json.loads(file.get("stats") or "{}").get("numRecords", 0))
         with self._jvm.active():
@@ -248,9 +248,9 @@ class TableRows:
             return self._jvm.frame(self._log.createDataFrame(snapshot, adds, False, self._jvm.none))
 
     def _lost(self, change: FileChange) -> DataFrame:
-        """The rows that were live in a file before, and are not now."""
+        """Returns the rows that were live in a file before, and are not live now."""
         before = change.before
-        assert before is not None, "only a file of before can lose rows"
+        assert before is not None, "only an earlier file can lose rows"
         if change.after is None:
             return self._frame([before])
         positions = self._marked(change.after) - self._marked(before)
@@ -266,7 +266,7 @@ class TableRows:
         return BitMap64() if descriptor is None else self.read_vector(descriptor)
 
     def _path(self, name: str, files: Collection[Body]) -> str:
-        """The path in the log of a file that Spark names."""
+        """Returns the path in the log of a file that Spark names."""
         uri = plain(name)
         for path in (uri.removeprefix(self._files.prefix), uri, name):
             if any(file["path"] == path for file in files):
@@ -280,13 +280,13 @@ def _state(change: FileChange) -> _State:
 
 
 def _has_positions(frame: DataFrame) -> bool:
-    """Whether Delta tells rows' places: only of tables that can have vectors or row ids."""
+    """Returns True if Delta reports positions of rows: only for tables that may have vectors or row ids."""
     metadata = frame.select("_metadata").schema["_metadata"].dataType
     return isinstance(metadata, StructType) and "row_index" in metadata.names
 
 
 def _is_compared(kind: DataType) -> bool:
-    """Whether equality of such values is certain to mean that they are the same."""
+    """Returns True if equality of values of this type certainly means that they are the same."""
     if isinstance(kind, StringType):
         return kind.simpleString() == "string"
     if isinstance(kind, ArrayType):
@@ -305,7 +305,7 @@ def _has_floats(kind: DataType) -> bool:
 
 
 def _exact(schema: StructType, names: Sequence[str]) -> list[Column]:
-    """Columns that are equal only where the values are the same: 0.0 and -0.0 are not."""
+    """Returns columns that are equal only if the values are the same: 0.0 and -0.0 differ."""
     columns = []
     for field, name in zip(schema.fields, names, strict=True):
         column = F.col(quoted(field.name))

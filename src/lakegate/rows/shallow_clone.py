@@ -1,7 +1,7 @@
-"""An overlay: a scratch Delta log whose only files are named ones of a table, as they are at a version.
+"""An overlay: a scratch Delta log that has only some files of a table, as they are at a version.
 
-A stock statement that is staged on it sees those files and no other; its actions are then said in the table's words. Files
-that it writes lie below the table in the overlay's folder, and stay there if they are committed.
+A stock statement that is staged on it sees those files and no others. Its actions are then translated for the table. Files
+that it writes are in the overlay's folder below the table, and stay there if they are committed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lakegate.delta.deletion_vectors import UUID_WIDTH, location
 from lakegate.delta.jvm import Jvm
 
 PREFIX = "lg"
-"""Of an overlay's folder: not `_`, so that VACUUM sees what nobody committed."""
+"""Prefix of an overlay's folder: not `_`, so that VACUUM finds files that were not committed."""
 FOLDER = re.compile(PREFIX + r"[0-9a-f]{12}")
 ABANDONED_AFTER_S = 24 * 3600
-"""A scratch log of this age is from a process that was killed."""
+"""A scratch log of this age was left by a killed process."""
 NOT_COPIED = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
 ROW_IDS_FROM = 10**12
-"""Row ids of new files count from here on, and are not kept."""
+"""Row ids of new files start here, and are not kept."""
 
 
 def staged_on(
@@ -35,9 +35,9 @@ def staged_on(
     Args:
         jvm: Of the statement's session.
         log: Delta's log of the table.
-        snapshot: With the definition that the table has at the version that the files are of.
+        snapshot: With the table's definition at the version of the files.
         files: The `add`, or the `remove`, of each.
-        stage: Runs it on the table at a path, and keeps its commit.
+        stage: Runs the statement on the table at a path, and keeps its commit.
     """
     root = log.dataPath()
     name = PREFIX + uuid.uuid4().hex[:12]
@@ -66,9 +66,9 @@ def staged_on(
 
 
 def sweep(jvm: Jvm, root: Any) -> None:
-    """Removes the scratch logs that killed processes have left below a table; what they wrote is left to VACUUM.
+    """Removes the scratch logs that killed processes have left below a table; VACUUM removes the files that these wrote.
 
-    It asks for each overlay that has files in the table, with a request or two to storage: not while somebody waits.
+    Sends a request or two to storage for each overlay that has files in the table: do not call it while a commit waits.
     """
     disk = root.getFileSystem(jvm.hadoop_conf)
     for name in jvm.names(disk, root):
@@ -81,7 +81,7 @@ def sweep(jvm: Jvm, root: Any) -> None:
 
 
 def _commit(snapshot: Any, files: Sequence[Body], prefix: str) -> list[dict[str, Any]]:
-    """Version 0: the table's definition and the files, by absolute paths."""
+    """Returns version 0: the table's definition and the files, by absolute paths."""
     metadata = json.loads(snapshot.metadata().json())
     properties = metadata["metaData"]["configuration"] = dict(metadata["metaData"].get("configuration") or {})
     for key in NOT_COPIED:
@@ -107,7 +107,7 @@ def _commit(snapshot: Any, files: Sequence[Body], prefix: str) -> list[dict[str,
 
 
 def _checksum(commit: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What Delta would otherwise find out with jobs of Spark: the definition, the size and the files."""
+    """Returns the values that Delta would otherwise compute with Spark jobs: the definition, the size and the files."""
     said = {kind: body for action in commit for kind, body in action.items()}
     files = [{**action["add"], "dataChange": False} for action in commit if "add" in action]
     size = sum(file["size"] for file in files)
@@ -133,7 +133,7 @@ def _translated(action: Action, files: dict[str, Body], name: str, prefix: str) 
             "storageType": "p",
             "pathOrInlineDv": f"{prefix}{location(vector)}",
         }:
-            body["deletionVector"] = vector  # as it was: only something else of the file is said anew
+            body["deletionVector"] = vector  # unchanged: the file was added again for another reason
     else:
         body["path"] = f"{name}/{path}"
     vector = body.get("deletionVector")

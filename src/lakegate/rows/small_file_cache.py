@@ -1,4 +1,4 @@
-"""Small files below a table, read once for all statements of a driver."""
+"""A cache of small files below a table, shared by all statements of a driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REMEMBERED_BYTES_MAX = 2**24
 
 
 class Remembered:
-    """Files of data or vectors that were read or written last, by their URI: none of that name ever has another content.
+    """Data and vector files that were read or written last, by their URI; the content of a name never changes.
 
     Safe to use from several threads.
     """
@@ -22,12 +22,12 @@ class Remembered:
         self._bytes = 0
 
     def get(self, uri: str) -> bytes | None:
-        """One that is remembered."""
+        """Returns a cached file; None if it is not cached."""
         with self._guard:
             return self._files.get(uri)
 
     def keep(self, uri: str, content: bytes) -> None:
-        """Remember one, and forget the oldest where they are too many."""
+        """Caches a file, and evicts the oldest files if the cache is too large."""
         with self._guard:
             self._bytes += len(content) - len(self._files.pop(uri, b""))
             self._files[uri] = content
@@ -36,25 +36,25 @@ class Remembered:
 
 
 class TableFiles:
-    """Those of one table.
+    """Files of one table, through the cache.
 
     Args:
         jvm: Of the statement's session.
         root: The table's folder, a Hadoop `Path`.
-        remembered: Those of the driver.
+        remembered: The driver's cache.
     """
 
     def __init__(self, jvm: Jvm, root: Any, remembered: Remembered) -> None:
         self._jvm, self._root, self._remembered = jvm, root, remembered
         self.prefix = plain(str(root.toUri())).rstrip("/") + "/"
-        """What the URI of each file below the folder begins with."""
+        """The common prefix of the URIs of files below the folder."""
 
     def read(self, name: str, *, is_below: bool) -> bytes | None:
-        """The content of a file; None where there is none.
+        """Returns the content of a file; None if it does not exist.
 
         Args:
             name: Its path below the folder, not encoded, or its whole URI.
-            is_below: Which of both.
+            is_below: True for a path below the folder.
         """
         uri = self.uri(name, is_below=is_below)
         content = self._remembered.get(uri)
@@ -66,20 +66,20 @@ class TableFiles:
         return content
 
     def read_range(self, name: str, offset: int, length: int, *, is_below: bool) -> bytes:
-        """A part of a file, which is not remembered."""
+        """Reads a part of a file, without the cache."""
         path = self._jvm.path(self._root, name) if is_below else self._jvm.absolute(name)
         return self._jvm.read_range(path, offset, length)
 
     def write(self, name: str, content: bytes) -> None:
-        """A new file below the folder."""
+        """Writes a new file below the folder."""
         self._jvm.write_below(self._root, name, content)
         self._remembered.keep(self.prefix + name, content)
 
     def uri(self, name: str, *, is_below: bool) -> str:
-        """Of a file, as text."""
+        """Returns a file's URI as text."""
         return self.prefix + name if is_below else name
 
 
 def plain(uri: str) -> str:
-    """A URI of local disk with one slash, as Delta writes it."""
+    """Writes a URI of local disk with one slash, as Delta does."""
     return "file:/" + uri[len("file:///") :] if uri.startswith("file:///") else uri

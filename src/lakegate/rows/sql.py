@@ -1,4 +1,4 @@
-"""SQL statements through the same door: text is parsed by Spark, and what changes a Delta table is published."""
+"""Publishes SQL statements: Spark parses the text, and statements that change a Delta table are published."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ OPERATIONS = {
 }
 """Nodes of Spark's parsed plans."""
 ASSIGNING = ("UpdateAction", "InsertAction")
-"""Clauses of a MERGE that say what they assign."""
+"""Clauses of a MERGE that assign values."""
 IN_THE_TEXT = frozenset({"UnresolvedInlineTable", "LocalRelation", "OneRowRelation"})
 """Leaves of a parsed plan that name no table."""
 VIEW_OF_FRAME = "_pyspark_"
-"""So begin the names that PySpark gives to data frames in SQL text."""
+"""Prefix of the names that PySpark gives to data frames in SQL text."""
 PURGE = "PURGE"
-"""Of the ways to reorganize a table the one that only moves rows."""
+"""The mode of REORG that only moves rows."""
 PADS = "its table has a CHAR column, whose values Spark pads where they are compared in SQL, and only there"
 CHAR = re.compile(r'__CHAR_VARCHAR_TYPE_STRING":"[^"]*\bchar\(')
-NO_ROW_OF_ITS_OWN = "its text holds parameters, or a WITH clause or a data frame that is no more by then"
+NO_ROW_OF_ITS_OWN = "its text has parameters, a WITH clause, or a data frame that no longer exists by then"
 
 
 @in_plain_words()
 def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> DataFrame:
-    """`spark.sql`, with the promise of `DeltaTable` for DELETE, UPDATE, MERGE, INSERT, OPTIMIZE and REORG … APPLY (PURGE).
+    """Runs `spark.sql`; DELETE, UPDATE, MERGE, INSERT, OPTIMIZE and REORG … APPLY (PURGE) are rebased as with `DeltaTable`.
 
     Args:
         spark: Any session of `lakegate.session`.
-        text: One statement; those that change no Delta table are Spark's alone.
+        text: One statement; statements that change no Delta table are left to Spark.
         args: As of `spark.sql`.
         kwargs: As of `spark.sql`.
 
     Returns:
-        The stock result. If a statement was published, how it got there is its attribute `lakegate`: see `Result`.
+        The stock result. If a statement was published, its attribute `lakegate` is a `Result`.
     """
     dml = statement(spark, text, args, **kwargs)
     if dml is None:
@@ -84,10 +84,10 @@ def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Data
 
 
 def explain_sql(spark: SparkSession, text: str) -> Explanation:
-    """What a statement depends on, and what becomes of it beside others; nothing is executed.
+    """Explains what a statement depends on, and what happens to it when another commit comes first; executes nothing.
 
     Raises:
-        InvalidRequest: It changes no Delta table, or cannot be parsed.
+        InvalidRequest: The statement changes no Delta table, or cannot be parsed.
     """
     try:
         dml = statement(spark, text)
@@ -103,7 +103,7 @@ def explain_sql(spark: SparkSession, text: str) -> Explanation:
 
 
 def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Dml | None:
-    """What SQL text says, if it changes a Delta table in one of the ways that are published."""
+    """Parses a statement that changes a Delta table; None if it is of a kind that is not published."""
     jvm = Jvm(spark)
     formatter = SQLStringFormatter(spark)
     try:
@@ -111,7 +111,7 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
             plan = (
                 jvm.jsession.sessionState().sqlParser().parsePlan(formatter.format(text, **kwargs) if kwargs else text)
             )
-        # Data frames in the text have names for as long as the formatter is not cleared.
+        # Data frames in the text have names until the formatter is cleared.
         return _said(jvm, spark, plan, lambda: spark.sql(text, args, **kwargs), is_whole=not args, kwargs=kwargs)
     finally:
         formatter.clear()
@@ -126,15 +126,15 @@ def _said(
     is_whole: bool,
     kwargs: Mapping[str, Any],
 ) -> Dml | None:
-    """What a parsed plan says.
+    """Makes a `Dml` of a parsed plan; None if it is of a kind that is not published.
 
     Args:
         jvm: Of the session.
         spark: The session.
-        plan: As it was parsed.
+        plan: As parsed.
         execute: Runs the text.
-        is_whole: Whether the plan says all; a parameter's value is elsewhere.
-        kwargs: What was put into the text.
+        is_whole: The plan is complete; False with parameters, whose values are not in it.
+        kwargs: Values that were inserted into the text.
     """
     said = plan.child() if kind(plan) == "UnresolvedWith" else plan
     operation = OPERATIONS.get(kind(said))
@@ -145,10 +145,10 @@ def _said(
         return None
     common: dict[str, Any] = {"session": spark, "table": target.location, "execute": execute, "alias": target.alias}
     if operation is Operation.INSERT and not said.overwrite() and is_whole:
-        # Analysed at once, with all that its text names; it is never asked again.
+        # Analysed at once, with all names in its text; it is not analysed later.
         source = None if _names_nothing(jvm, said.query()) else _Parts(jvm, spark, plan).inserted()
         return Dml(operation=operation, source=source, **common)
-    # Others are asked of single rows later, when a WITH clause is not there, nor a data frame in a sub-query.
+        # Other statements are tested on single rows later, without a WITH clause or a data frame in a sub-query.
     has_frames = _have_frames(kwargs)
     if said is not plan or (
         has_frames and not (operation is Operation.MERGE and _is_of_frames(jvm, plan.sourceTable()))
@@ -171,7 +171,7 @@ def _said(
         case Operation.UPDATE:
             where = parts.optional(plan.condition())
             assignments = jvm.from_seq(plan.assignments())
-            # What a DEFAULT is, the table says, and no row.
+            # The value of DEFAULT depends on the table, not on a row.
             of_rows = [each for each in assignments if not _is_default(jvm, each.value())]
             assigned = {parts.name(each.key()): parts.column(each.value()) for each in of_rows}
             return Dml(
@@ -215,7 +215,7 @@ class _Target:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Pieces of a parsed plan as what PySpark has for them."""
+    """Converts parts of a parsed plan to PySpark's types."""
 
     jvm: Jvm
     spark: SparkSession
@@ -228,7 +228,7 @@ class _Parts:
         return self.column(expression.get()) if expression.isDefined() else None
 
     def assigned_by_merge(self) -> list[Column]:
-        """What the clauses of a MERGE assign; of those with a star, nothing that they say themselves."""
+        """Returns the values that the clauses of a MERGE assign; a clause with a star assigns none explicitly."""
         plan = self.plan
         clauses = (plan.matchedActions(), plan.notMatchedActions(), plan.notMatchedBySourceActions())
         actions = [action for each in clauses for action in self.jvm.from_seq(each)]
@@ -238,7 +238,7 @@ class _Parts:
         return [self.column(each.value()) for each in said]
 
     def is_matched_only(self) -> bool:
-        """Whether a MERGE has clauses of the kind WHEN MATCHED alone, and adds no columns."""
+        """Returns True if a MERGE has only WHEN MATCHED clauses, and adds no columns."""
         plan = self.plan
         return not (
             plan.withSchemaEvolution()
@@ -249,12 +249,12 @@ class _Parts:
     def run_on(self, target: _Target, path: str, source: DataFrame | None = None) -> DataFrame:
         """Executes the same SQL on the table at another path.
 
-        As SQL: `DeltaTable` cannot change a table that has a CHAR column, as it pads what it reads.
+        It runs as SQL, because `DeltaTable` cannot change a table with a CHAR column: it pads the values that it reads.
 
         Args:
             target: The table as the text names it.
-            path: Where the other one is.
-            source: Of a MERGE: what its text names may be another thing by now.
+            path: Path of the other table.
+            source: The source of a MERGE: the names in the text may refer to something else by now.
         """
         words = [f"DELETE FROM delta.{quoted(path)}"] + ([] if target.alias is None else [f"AS {quoted(target.alias)}"])
         with self.jvm.active():
@@ -264,7 +264,7 @@ class _Parts:
         return self.frame(plan)
 
     def inserted(self) -> DataFrame:
-        """Rows of an INSERT: a DEFAULT among them is known of its table only."""
+        """Returns the rows of an INSERT, analysed with its table, which defines the value of DEFAULT."""
         state = self.jvm.jsession.sessionState()
         with self.jvm.active():
             executed = state.executePlan(self.plan, scala_object(self.jvm.root, MODES).SKIP())
@@ -279,12 +279,12 @@ class _Parts:
 
 
 def _has_char(jvm: Jvm, table: TableLocation) -> bool:
-    """Whether a table has a CHAR column, of its own or within another type."""
+    """Returns True if a table has a CHAR column, at the top level or within another type."""
     return CHAR.search(str(jvm.delta_log(table).unsafeVolatileSnapshot().schema().json())) is not None
 
 
 def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _Target | None:
-    """The table that a statement changes; None if it is none of Delta's."""
+    """Returns the table that a statement changes; None if it is not a Delta table."""
     match operation:
         case Operation.MERGE:
             node = plan.targetTable()
@@ -303,7 +303,7 @@ def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _
         return None
     try:
         if len(parts) == 2 and parts[0].lower() == "delta":
-            # Not by `forPath`, which analyses a query of the table.
+            # Not with `forPath`, which analyses a query of the table.
             log = jvm.delta_log(parts[1])
             is_there = jvm.snapshot(log).version() >= 0
             return _Target(TableLocation(str(log.dataPath())), alias) if is_there else None
@@ -315,7 +315,7 @@ def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _
 
 
 def _as_spark_finds_it(jvm: Jvm, parts: Sequence[str]) -> Sequence[str]:
-    """A name with the current catalog, unless it is the session's: that is where Delta looks for a name of one part."""
+    """Adds the current catalog to a name of one part, unless it is the session catalog: there Delta looks such a name up."""
     state = jvm.jsession.sessionState()
     manager = state.catalogManager()
     catalog = str(manager.currentCatalog().name())
@@ -325,21 +325,21 @@ def _as_spark_finds_it(jvm: Jvm, parts: Sequence[str]) -> Sequence[str]:
 
 
 def _names_nothing(jvm: Jvm, query: Any) -> bool:
-    """Whether the rows of an INSERT stand in its text."""
+    """Returns True if the rows of an INSERT are in its text."""
     patterns = scala_object(jvm.root, PATTERNS)
-    # A function of SQL may have a query in its body.
+    # A SQL function may have a query in its body.
     may_read = (patterns.PLAN_EXPRESSION(), patterns.UNRESOLVED_FUNCTION(), patterns.UNRESOLVED_IDENTIFIER())
     leaves = {kind(leaf) for leaf in jvm.from_seq(query.collectLeaves())}
     return leaves <= IN_THE_TEXT and not any(query.containsPattern(each) for each in may_read)
 
 
 def _is_default(jvm: Jvm, value: Any) -> bool:
-    """Whether an assigned value, as it was parsed, is the column's default."""
+    """Returns True if an assigned value, as parsed, is the column's default."""
     return kind(value) == "UnresolvedAttribute" and str(value.name()).upper() == "DEFAULT"
 
 
 def _is_of_frames(jvm: Jvm, source: Any) -> bool:
-    """Whether a MERGE's source, as it was parsed, reads data frames in the text and nothing that is looked up."""
+    """Returns True if a MERGE's source, as parsed, reads only data frames in the text and nothing that has to be looked up."""
     return all(
         kind(leaf) in IN_THE_TEXT
         or (kind(leaf) == "UnresolvedRelation" and str(leaf.multipartIdentifier().head()).startswith(VIEW_OF_FRAME))
@@ -352,7 +352,7 @@ def _have_frames(kwargs: Mapping[str, Any]) -> bool:
 
 
 def _any_of(conditions: Sequence[Column | None]) -> Column | None:
-    """One that holds where any of them does; None, which holds for all, where one of them is left out."""
+    """Returns the disjunction of conditions; None (true for all rows) if one of them is None."""
     found: Column | None = None
     for condition in conditions:
         if condition is None:

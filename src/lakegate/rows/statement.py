@@ -1,6 +1,6 @@
-"""A stock statement on one table, and what Spark's analysis says of it.
+"""A stock statement on one table, and the result of Spark's analysis of it.
 
-Its parts are Spark columns whose names are not bound to a table yet, so that they can be asked again of a few files.
+Its parts are Spark columns whose names are not bound to a table yet, so that they can be evaluated again on a few files.
 """
 
 from __future__ import annotations
@@ -37,64 +37,64 @@ from lakegate.rows.plan_analysis import (
 TO_EXPRESSION = "org.apache.spark.sql.classic.ColumnNodeToExpressionConverter$"
 ASSIGNS_QUERY = "what it assigns has a sub-query"
 KEYS_MAX = 1_000
-"""So many keys of a source are looked up in a file's statistics; of more, the smallest and the largest."""
+"""Up to this many keys of a source are looked up in a file's statistics; of more keys, the smallest and the largest."""
 BATCH_CONF = "spark.databricks.delta.optimize.batchSize"
 WHOLE = str(1 << 62)
-"""Bytes of a batch that everything fits in."""
+"""A batch size in bytes in which everything fits."""
 _guard = threading.Lock()
 _optimizing: dict[str, tuple[ExitStack, int]] = {}
-"""Id of each session that optimizes → what sets its settings as they were, and how many of its threads do."""
+"""Id of each session that optimizes → the stack that restores its settings, and the number of its threads that optimize."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dml:
-    """A statement, as it can be executed on its table and on others of the same definition."""
+    """A statement that can be executed on its table, and on other tables with the same definition."""
 
     session: SparkSession
     table: TableLocation
     operation: Operation
     execute: Callable[[], object]
-    """Runs it on its table, and returns what stock Delta does."""
+    """Runs it on its table, and returns stock Delta's result."""
     execute_on: Callable[[str], object] | None = None
-    """Runs it on the table at another path; None where that would not be the same."""
+    """Runs it on the table at another path; None if the result would differ."""
     alias: str | None = None
     condition: Column | None = None
-    """Of DELETE and UPDATE; of a MERGE, of its WHEN NOT MATCHED BY SOURCE; None: all rows."""
+    """Of DELETE and UPDATE; for a MERGE, of its WHEN NOT MATCHED BY SOURCE; None: all rows."""
     assigned: Mapping[str, Column] = field(default_factory=dict)
     """Of UPDATE."""
     values: Sequence[Column] = ()
-    """Of MERGE: what its clauses assign, and in rows that they insert."""
+    """Of MERGE: values that its clauses assign, also in inserted rows."""
     source: DataFrame | None = None
     """Of MERGE and INSERT."""
     source_anew: Callable[[], DataFrame] | None = None
-    """Of SQL text: its source as the text says now, which each execution looks up for itself."""
+    """Of SQL text: looks its source up again by the names in the text, as each execution does."""
     on: Column | None = None
-    """Of MERGE: for which pairs of a row and a row of the source it holds."""
+    """Of MERGE: the condition of pairs of a row and a source row."""
     has_not_matched_by_source: bool = False
     writes_all_matched: bool = False
     """Of MERGE: there is a WHEN MATCHED without a condition."""
     conditions: Sequence[Column] = ()
-    """Of MERGE: those of its WHEN MATCHED."""
+    """Of MERGE: the conditions of its WHEN MATCHED."""
     obstacles: tuple[str, ...] = ()
-    """What is known already to stand against asking it again."""
+    """Known reasons why another evaluation may give another result."""
 
     def named(self, frame: DataFrame) -> DataFrame:
-        """Rows of the table under the name that the statement gives it."""
+        """Returns a frame of the table's rows under the statement's alias."""
         return frame if self.alias is None else frame.alias(self.alias)
 
     def concerned(self, frame: DataFrame) -> DataFrame:
-        """Those of a frame's rows that its condition holds for."""
+        """Returns the rows of a frame that match its condition."""
         named = self.named(frame)
         return named if self.condition is None else named.where(self.condition)
 
     def met(self, frame: DataFrame) -> DataFrame:
-        """Those of a frame's rows that some row of its source belongs to."""
+        """Returns the rows of a frame that match some row of its source."""
         assert self.source is not None, "only a MERGE has pairs"
         return self.named(frame).join(self.source, self.on, "left_semi")
 
     @cached_property
     def described_condition(self) -> Condition:
-        """For statistics; of MERGE, that of its keys is `described_keys`."""
+        """The parsed condition, for statistics; for the keys of a MERGE, see `described_keys`."""
         if self.condition is None:
             return Everything()
         try:
@@ -104,7 +104,7 @@ class Dml:
 
     @cached_property
     def described_keys(self) -> Condition:
-        """What the keys of the source say of a row that one of them belongs to. One Spark job on the source."""
+        """The condition that the keys of the source imply for a matched row. One Spark job on the source."""
         assert self.source is not None, "only a MERGE has keys"
         keys = self._keys()
         if not keys:
@@ -112,12 +112,12 @@ class Dml:
         try:
             return self._described(keys)
         except JVM_ERRORS:
-            # As where a key cannot be cast that another part of the condition rules out.
+            # For example a key that cannot be cast, in a row that another part of the condition excludes.
             return Everything()
 
     def _described(self, keys: Sequence[tuple[str, str, Column]]) -> Condition:
         assert self.source is not None, "only a MERGE has keys"
-        # Without a shuffle; of rows that the plan lists, without a job.
+        # Without a shuffle; without a job if the plan lists the rows.
         few = self.source.select(*(key for _, _, key in keys)).limit(KEYS_MAX + 1).collect()
         found: Condition = Everything()
         for place, (column, type_, key) in enumerate(keys):
@@ -134,16 +134,16 @@ class Dml:
         return found
 
     def keys(self) -> tuple[str, ...]:
-        """The table's columns of `described_keys`; none but of a MERGE."""
+        """Returns the table's columns of `described_keys`; empty unless it is a MERGE."""
         return () if self.on is None else tuple(dict.fromkeys(column for column, _, _ in self._keys()))
 
     def forget(self) -> None:
-        """Forget what was found out of the table's columns."""
+        """Clears cached values that depend on the table's columns."""
         for name in ("_empty", "described_condition", "described_keys"):
             self.__dict__.pop(name, None)
 
     def facts(self, *, has_vectors: bool, has_row_ids: bool) -> Facts:
-        """What has to be known to classify it."""
+        """Returns the facts that classify it."""
         return Facts(
             operation=self.operation,
             has_vectors=has_vectors,
@@ -156,12 +156,12 @@ class Dml:
 
     @cached_property
     def jvm(self) -> Jvm:
-        """Of its session."""
+        """The `Jvm` of its session."""
         return Jvm(self.session)
 
     @cached_property
     def _empty(self) -> DataFrame:
-        """The table's columns without rows."""
+        """An empty frame with the table's columns."""
         jvm = self.jvm
         schema = jvm.delta_log(self.table).unsafeVolatileSnapshot().schema()
         return jvm.frame(jvm.jsession.createDataFrame(jvm.root.java.util.ArrayList(), schema))
@@ -175,7 +175,7 @@ class Dml:
             if self.source is not None:
                 found += obstacles_of_source(jvm, self.source, self.table, self._read_of_source())
                 if self.source_anew is not None and listed(jvm, self.source) != listed(jvm, self.source_anew()):
-                    found.append("files of its source came or went while it was executed")
+                    found.append("files of its source were added or removed while it was executed")
             if self.on is not None and self.source is not None:
                 joined = self.named(self._empty).join(self.source, self.on, "inner")
                 found += obstacles_of(jvm, alone(jvm, analysed(joined).condition().get()), "its condition")
@@ -187,16 +187,16 @@ class Dml:
                 plan = analysed(self.named(self._empty).select(*self.assigned.values()))
                 if plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
                     found.append(ASSIGNS_QUERY)
-            # Not analysed: a name may be one of the row's and one of its source's, which depends on the clause.
+            # Not analysed: a name may belong to the row or to its source row, depending on the clause.
             if _have_sub_query(jvm, self.values):
                 found.append(ASSIGNS_QUERY)
         except JVM_ERRORS:
-            # As where a column is bound to one frame: it cannot be asked of other rows.
+            # For example a column that is bound to one frame: it cannot be evaluated on other rows.
             found.append("it is bound to rows that were read before")
         return found
 
     def _differs_by_execution(self) -> bool:
-        """Whether one execution on some files and another one on the rest may assign what a single one would not."""
+        """Returns True if two executions, each on a part of the files, may assign other values than a single one."""
         if self.operation not in (Operation.UPDATE, Operation.MERGE):
             return False
         if self.execute_on is None:
@@ -209,13 +209,13 @@ class Dml:
                     return True
                 pairs = self.named(self._empty).join(self.source, self.on, "inner")
                 plan = analysed(pairs.select(*self.values, *self.conditions))
-            # Numbers of monotonically_increasing_id() are different ones within an execution, not between two.
+            # Numbers of monotonically_increasing_id() are unique within an execution, not across executions.
             return not plan.deterministic() or says_time(self.jvm, plan) or may_become_time(self.jvm, plan)
         except JVM_ERRORS:
             return True
 
     def _read_of_source(self) -> list[Column] | None:
-        """What the pairs' condition of a MERGE reads of its source; None of an INSERT."""
+        """Returns the source columns in the condition of a MERGE; None for an INSERT."""
         if self.on is None or self.source is None:
             return None
         joined = analysed(self.named(self._empty).join(self.source, self.on, "inner"))
@@ -230,7 +230,7 @@ class Dml:
         return Column(getattr(self.jvm.root, EXPRESSIONS).column(expression))
 
     def _keys(self) -> list[tuple[str, str, Column]]:
-        """Columns of the table that the pairs' condition says are equal to something of the source: name, type, what."""
+        """Returns columns of the table that the pairs' condition equates with a source expression: name, type, expression."""
         assert self.source is not None
         found = []
         try:
@@ -256,7 +256,7 @@ class Dml:
 
 
 def relocation(session: SparkSession, table: TableLocation, execute: Callable[[], object]) -> Dml:
-    """An OPTIMIZE that makes one commit. Each of several would lose to the one before it, and those after it would not be made."""
+    """Returns an OPTIMIZE that makes one commit. Each of several would conflict with the one before, and the rest would be lost."""
 
     def in_one_commit() -> object:
         with _in_one_batch(session):
@@ -267,7 +267,7 @@ def relocation(session: SparkSession, table: TableLocation, execute: Callable[[]
 
 @contextmanager
 def _in_one_batch(session: SparkSession) -> Iterator[None]:
-    """For as long as any thread of the session optimizes: settings are the session's, and each would take back its own."""
+    """Sets the batch size while any thread of the session optimizes: threads share its settings, and each would restore its own."""
     key = str(session._jsparkSession.sessionUUID())
     with _guard:
         if key not in _optimizing:
@@ -288,6 +288,6 @@ def _in_one_batch(session: SparkSession) -> Iterator[None]:
 
 
 def _have_sub_query(jvm: Jvm, columns: Sequence[Any]) -> bool:
-    """Whether one of them reads more than its row. Their names need not be known."""
+    """Returns True if one of the columns reads more than its row. Their names need not be resolvable."""
     said, pattern = scala_object(jvm.root, TO_EXPRESSION), scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()
     return any(said.apply(column._jc.node()).containsPattern(pattern) for column in columns)

@@ -1,4 +1,4 @@
-"""One statement on its way into a table: answers what `core/rows` asks."""
+"""Runs one statement until it is committed: answers the effects of `rows/conflict`."""
 
 from __future__ import annotations
 
@@ -59,49 +59,49 @@ UNSERVED_FEATURES = CATALOG_FEATURES | {
     "icebergCompatV2",
     "icebergCompatV3",
 }
-"""A commit of a table with these is more than its actions in the log: as that of a manifest of all its files."""
+"""A commit of a table with one of these features is more than its actions in the log: for example a manifest of all its files."""
 RESERVE_POLL_S = 0.01
 LOOK_S = 0.05
-"""So often who waits for the line looks at what others have committed meanwhile."""
+"""Interval at which a statement that waits for the lock reads the commits that others have made."""
 LOGGER = logging.getLogger("lakegate")
 HOLD_CONF = "spark.lakegate.holdMs"
-"""Of the session: so long, at least, others wait for a statement that has reserved the table."""
+"""Session setting: minimum time for which others wait for a statement that has reserved the table."""
 HOLD_MS = 30_000
 HOLD_FOR_EXECUTIONS = 2
-"""Others wait for so many times what the last execution took, if that is longer: the next one may be slower."""
+"""Others wait for this multiple of the last execution's time, if that is longer: the next execution may be slower."""
 GROUP_CONF = "spark.lakegate.groupMax"
-"""Of the session: so many statements that wait for a table's next version may share it. 1, unless it is set."""
+"""Session setting: number of statements that may share the table's next version. Default 1."""
 T = TypeVar("T")
 Meets = Callable[[frozenset[str]], bool | None]
-"""Whether rows of files have a key of a MERGE's source, by the files' paths; None where who made the statement does not know."""
+"""Tests by paths whether rows of files have a key of a MERGE's source; None if the statement's maker does not know."""
 HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
-"""What a commit that follows winners takes over from the statement's own `commitInfo`."""
+"""Fields that a rebased commit takes over from the statement's own `commitInfo`."""
 VECTORS = "delta.enableDeletionVectors"
 ROW_IDS = "delta.enableRowTracking"
 
 
 def unknown(paths: frozenset[str]) -> bool | None:
-    """Nothing is known of any files."""
+    """Returns None: nothing is known of any files."""
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a statement got into the table, and what it did there."""
+    """The outcome of a statement: how it was committed, and what it changed."""
 
     published: Published
     returned: Any
-    """What stock Delta returned, if its own commit was put."""
+    """Stock Delta's return value, if the stock commit was used."""
     info: Body | None
-    """`commitInfo` of the commit that was published in its place."""
+    """`commitInfo` of the commit that was published instead of the stock commit."""
     rows_read: int
-    """Rows that were read again to see whether they concern it."""
+    """Rows that were read again to test whether they concern it."""
     waited_ms: int
-    """For others of this driver that published to the table, or anybody who had reserved it."""
+    """Wait for other statements of this driver that published to the table, and for reservations."""
     publish_ms: float
-    """From reading what others committed to the end of the put, without `waited_ms`."""
+    """From reading the other commits to the end of its own, without `waited_ms`."""
     held_ms: float
-    """So long of it others of this driver waited for the statement."""
+    """The part of it for which other statements of this driver waited for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Base:
 
 @dataclass
 class Run:
-    """One statement."""
+    """The execution of one statement, until it is committed."""
 
     shared: Shared
     dml: Dml
@@ -122,9 +122,9 @@ class Run:
     base: Base
     stamp: WriteToken | None = None
     number: str | None = None
-    """Of the token that the session's settings give each commit; an execution may take it out of them."""
+    """Number of the token that the session's settings give each commit; an execution may remove it from them."""
     is_ahead: bool = False
-    """Nothing is put, so that nobody has to wait."""
+    """It commits nothing, so that it takes no lock."""
     meets: Meets = unknown
     returned: Any = None
     info: Body | None = None
@@ -135,25 +135,25 @@ class Run:
     is_reserved: bool = False
     _executions_reserved: int = 0
     _execution_s: float = 0.0
-    """So long the last one took."""
+    """Duration of the last execution."""
     _computed_on: Version | None = None
     """The snapshot of the last execution whose commit was kept."""
     _stock_id: str | None = None
-    """Of that commit: not every store knows its own put when it meets it, and the commit may be in the log all the same."""
+    """Transaction id of that commit. Not every store recognizes its own write, so the commit may be in the log all the same."""
     in_doubt: Version | None = None
-    """A put of it may have arrived at this version, or arrive yet: no commit is known to be there."""
+    """A commit of ours may have arrived at this version, or may still arrive: the log does not show one yet."""
     _left: list[Work] = field(default_factory=list)
-    """What Delta does after its commits: when nobody waits for the table any more."""
+    """Delta's work after its commits, to be done when nobody waits for the table any more."""
     _is_locked: bool = False
     _locked_at_s: float = 0.0
     _begun_at_s: float | None = None
-    """When it began to read what others committed; later by what it has waited."""
+    """When it began to read the other commits; shifted by the time that it waited."""
     _waiting: Waiting | None = None
-    """What it has got to put."""
+    """The commit that it is waiting to make."""
     known: dict[Version, tuple[Action, ...]] = field(default_factory=dict)
     """Commits that were read."""
     _looked_at: int = 0
-    """Commits that were there at the last look."""
+    """Number of commits at the last look."""
     _rows: TableRows | None = field(default=None)
 
     def __post_init__(self) -> None:
@@ -163,7 +163,7 @@ class Run:
         self.log = self.jvm.delta_log(self.dml.table)
 
     def to_end(self, staged: Captured | None, since: Version | None = None) -> Outcome:
-        """Drive the protocol."""
+        """Executes the statement, or takes the staged one, and publishes it."""
         self._computed_on = None if staged is None else staged.version
         try:
             published = drive(publish(staged, since), self.answer)
@@ -181,7 +181,7 @@ class Run:
         finally:
             self._unlock()
             if self.is_reserved:
-                with suppress(*CALL_ERRORS):  # how the statement ended is what matters
+                with suppress(*CALL_ERRORS):  # the outcome of the statement is what matters
                     self.gate.unreserve(self.dml.table, self.token)
         return Outcome(
             published=published,
@@ -194,7 +194,7 @@ class Run:
         )
 
     def stamped(self, commit: Captured) -> Captured:
-        """A commit with the statement's token, and none that the session's settings have given it."""
+        """Adds the statement's token to a commit, and removes one that the session's settings have given it."""
         if self.stamp is None:
             return commit
         txn = Action("txn", {"appId": self.stamp.token_id, "version": self.stamp.number})
@@ -203,10 +203,10 @@ class Run:
         return replace(commit, actions=(*others, txn), info=info)
 
     def require_files(self, commit: Captured) -> None:
-        """Raise unless the files that a commit brings are still there: VACUUM may take what no commit names.
+        """Raises unless the files that a commit adds still exist: VACUUM may remove files that no commit refers to.
 
-        Asked of what was staged, which may be put at any time later. What lost its race and follows at once is put without:
-        its files are as old as the statement is long, which stock Delta does not ask of them either.
+        This is checked for a staged commit, which may be made at any time later. A commit that lost and is rebased at once is
+        not checked: its files are as old as the statement's duration, and stock Delta does not check them either.
         """
         taken = {action.body["path"]: vector_of(action.body) for action in commit.actions if action.kind == "remove"}
         brought = [a.body["path"] for a in commit.actions if a.kind in ("add", "cdc") and a.body["path"] not in taken]
@@ -214,11 +214,11 @@ class Run:
             vector
             for action in commit.actions
             if action.kind == "add" and (vector := action.body.get("deletionVector")) is not None
-            # One that the file had before is the table's, and no more at risk than its other files.
+            # A vector that the file had before belongs to the table, and is no more at risk than its other files.
             if identity(vector) != taken.get(action.body["path"])
         ]
         named = [(vector["storageType"], where) for vector in vectors if (where := location(vector)) is not None]
-        # Paths in the log are encoded, those of vectors below the table are not.
+        # Paths in the log are encoded; paths of vectors below the table are not.
         brought += [quote(where) for kind, where in named if kind == "u"]
         missing = self.jvm.missing(self.log.dataPath(), brought)
         absolute = [where for kind, where in named if kind == "p"]
@@ -234,24 +234,24 @@ class Run:
 
     @cached_property
     def job(self) -> str | None:
-        """As which it commits."""
+        """The job under which it commits; None outside of jobs."""
         job: str | None = self.dml.session.conf.get(JOB_CONF, None)
         return job
 
     @cached_property
     def group_max(self) -> int:
-        """So many may share a version with it."""
+        """The number of statements that may share a version."""
         return self.jvm.int_conf(GROUP_CONF, 1)
 
     @property
     def rows(self) -> TableRows:
-        """Made when it is asked for."""
+        """Made at first use."""
         if self._rows is None:
             self._rows = TableRows(self.jvm, self.log, self.dml, self.shared.remembered)
         return self._rows
 
     def answer(self, effect: Effect[Any]) -> Any:
-        """What the protocol, or a rebase, asks."""
+        """Answers an effect of the protocol, or of a rebase."""
         match effect:
             case Execute():
                 self._warn_if_outrun()
@@ -281,7 +281,7 @@ class Run:
         raise AssertionError(f"not answered: {effect}")
 
     def _warn_if_outrun(self) -> None:
-        """Says that an execution with the table reserved was overtaken: as by a writer that does not pass a gate."""
+        """Logs that an execution with the table reserved was overtaken, for example by a writer without a gate."""
         self._executions_reserved += self.is_reserved
         if self._executions_reserved > 1:
             winner = self._winner()
@@ -297,12 +297,12 @@ class Run:
 
     def _execute(self) -> Captured | Committed:
         self._unlock()
-        # What was found out of the table's columns belongs to the execution before.
+        # The cached values depend on the table's columns as of the execution before.
         self.dml.forget()
         if self._rows is not None:
             self.rows_read, self._rows = self.rows_read + self._rows.rows_read, None
         self._set_number()
-        # The stock commit would not carry the stamp.
+        # The stock commit would not carry the stamp, so it is staged.
         with self.jvm.holding(self.log), self._timed():
             ran = self.gate.run(
                 self.dml.execute, token=self.token, is_staged=self.stamp is not None, table=self.dml.table
@@ -329,7 +329,7 @@ class Run:
         return executed if isinstance(executed, Committed) else self.stamped(executed)
 
     def _defined_as_at(self, version: Version) -> Any:
-        """A snapshot with the definition that the table has at a version: the newest one, where the commits between are known."""
+        """Returns a snapshot with the table's definition at a version: the newest one, if the commits between are known."""
         newest = self.log.unsafeVolatileSnapshot()
         first, last = sorted((int(newest.version()), int(version)))
         between = [self.known.get(Version(number)) for number in range(first + 1, last + 1)]
@@ -366,7 +366,7 @@ class Run:
         statement = classify(
             self.dml.facts(has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true")
         )
-        # What will be asked of others' commits, and for the put, is found out now, while nobody waits.
+        # Values that the rebase and the commit need are computed now, while nobody waits.
         _ = self.job, self.group_max, self.jvm.hadoop_conf
         match statement.reads:
             case Reads.KEYS:
@@ -379,7 +379,7 @@ class Run:
         self._begun_at_s = self._begun_at_s or time.monotonic()
         self._waiting = waiting
         if waiting is None:
-            # Asked anew, after a put that lost: no other one of this driver shall come first again. Or in a turn, where none does.
+            # Repeated after a lost commit: no other statement of this driver may be first again. Or in a turn, where none is.
             self._lock()
             return changes(after, list(self.commits(after).values()))
         if self.group_max <= 1 or self.is_reserved or waiting.lost.info.get("userMetadata") is not None:
@@ -400,7 +400,7 @@ class Run:
         return changes(after, list(self.commits(after).values()))
 
     def commits(self, after: Version) -> dict[Version, tuple[Action, ...]]:
-        """Those after a version, up to the head; what was read before is not read again."""
+        """Returns the commits after a version, up to the head; reads only commits that are not known yet."""
         last = after
         while last + 1 in self.known:
             last = Version(last + 1)
@@ -413,7 +413,7 @@ class Run:
                 reason=first_line(error),
             ) from error
         if texts == {} and last >= 0:
-            raise self._made_anew()  # with fewer versions: ours would stand behind a gap
+            raise self._made_anew()  # the log has fewer versions: our commit would follow a gap
         if texts is not None:
             texts.pop(last, None)
         first = last + 1
@@ -438,7 +438,7 @@ class Run:
         return self._stock_id in changes(self._computed_on, list(commits.values())).transaction_ids
 
     def _winner(self) -> Winner | None:
-        """Who came first, as far as the log tells: it is asked where something else has failed."""
+        """Returns the winning commit, as far as the log shows it: for the error when something else has failed."""
         if self._computed_on is None:
             return None
         with suppress(LakegateError, *CALL_ERRORS):
@@ -446,13 +446,13 @@ class Run:
         return first_of({version: actions for version, actions in self.known.items() if version > self._computed_on})
 
     def _maker(self) -> Winner | None:
-        """Who made the table that is there now."""
+        """Returns the commit that created the current table."""
         text = self.jvm.read_text(self.log, self.jvm.path(self.log.logPath(), f"{0:020d}.json"))
         return None if text is None else winner_of(commit_info(text), 0)
 
     def _made_anew(self) -> InvalidRequest:
         return InvalidRequest(
-            "the table was dropped, or made anew, while the statement ran; nothing was written",
+            "the table was dropped, or created again, while the statement ran; nothing was written",
             advice="Run the statement again",
             table=self.dml.table,
             **_facts(self._maker()),
@@ -462,7 +462,7 @@ class Run:
         self.info = info
         self._lock(self._waiting)
         try:
-            # What came while it waited was looked at.
+            # Commits that were made while it waited have been read.
             tried = exact.Tried("stale", "") if version in self.known else self.commit(version, actions, info)
         finally:
             self._unlock()
@@ -471,7 +471,7 @@ class Run:
         return PutReply(tried.reply == "done", tried.transaction_id)
 
     def commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
-        """The put of actions at a version; "stale" without a try if the table has gone on."""
+        """Commits actions at a version; "stale" without an attempt if the table has a later version."""
         said = {name: info[name] for name in HISTORY if info.get(name) is not None}
         committer = exact.Committer(self.token, json.dumps(said), self.job)
         try:
@@ -499,14 +499,14 @@ class Run:
             ) from error
 
     def _is_the_same(self, found: exact.NotNext) -> bool:
-        """Whether it is the table that the statement was executed on, be it with another definition and id, as after REPLACE."""
+        """Returns True if the statement was executed on this table, even if its definition and id are new, as after REPLACE."""
         now = Base(found.table_id, found.version)
         if now.table_id != self.base.table_id:
             try:
                 with self.shared.jvm.active():
                     before = self.log.getSnapshotAt(self.base.version, self.jvm.none, self.jvm.none, False)
             except JVM_ERRORS:
-                return False  # another log, that has no such version
+                return False  # another log, which does not have this version
             if str(before.metadata().id()) != self.base.table_id:
                 return False
             self.base = now
@@ -515,14 +515,14 @@ class Run:
     def _reserve(self) -> None:
         self._unlock()
         begun = time.monotonic()
-        self.is_reserved = True  # to be ended also by who is interrupted while it waits
+        self.is_reserved = True  # set first, so that an interrupt during the wait also ends the reservation
         hold_ms = max(self.jvm.int_conf(HOLD_CONF, HOLD_MS), int(HOLD_FOR_EXECUTIONS * self._execution_s * 1000))
         while not self.gate.reserve(self.dml.table, self.token, hold_ms, self.job):
             time.sleep(RESERVE_POLL_S)
         self.waited_s += time.monotonic() - begun
 
     def _lock(self, waiting: Waiting | None = None) -> None:
-        # Who has reserved the table needs no lock, and one who has it may be waiting at the gate for the reservation's end.
+        # The holder of a reservation needs no lock; the holder of the lock may be waiting at the gate for the reservation's end.
         if not self._is_locked and not self.is_reserved and not self.is_ahead:
             begun = time.monotonic()
             while not self.line.lock.acquire(timeout=-1 if waiting is None else LOOK_S):
@@ -536,9 +536,9 @@ class Run:
                 self._begun_at_s += waited_s
 
     def _look_ahead(self, waiting: Waiting) -> None:
-        """Has answered, while another puts, what will be asked of those that have committed: answers are remembered.
+        """Answers the rebase's effects for new commits while another statement commits: the answers are cached.
 
-        What cannot be answered now is asked again in the line.
+        An effect that cannot be answered now is yielded again after the lock is taken.
         """
         try:
             commits = self.commits(waiting.lost.version)
@@ -553,7 +553,7 @@ class Run:
             return
 
     def _unlock(self) -> None:
-        # Until this thread has it no more: an interrupt may have come before it was noted that it has.
+        # Repeated until this thread does not hold it: an interrupt may have come between acquiring the lock and recording it.
         with suppress(RuntimeError):
             while True:
                 self.line.lock.release()

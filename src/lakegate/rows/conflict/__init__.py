@@ -1,1 +1,1 @@
-"""Decides what concurrent commits mean for a statement: pure, explored by the simulator."""
+"""Decides whether and how a statement's commit is rebased on concurrent commits: pure, explored by the simulator."""

@@ -1,8 +1,8 @@
-"""A statement that lost the race for its version succeeds all the same.
+"""Commits a statement even if it has lost its optimistic commit.
 
-Stock Delta executes it and tries to commit. If another was first, the commit is rebased on what won and put at the next
-version; where that cannot be proved right, the statement is executed again, on the table as it is; and after it has lost
-twice in this way, with the table reserved for it.
+Stock Delta executes the statement and tries to commit. If another commit was first, ours is rebased on the winning commits
+and made at the next version. If the rebase cannot be proved right, the statement is executed again on the current table;
+after two such losses, with the table reserved for it.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from lakegate.rows.conflict.read_set import Reads, Statement
 from lakegate.rows.conflict.rebase import Again, Partly, Rebased, Superseded, deleted_rows, rebase, superseded_by
 
 LOSSES_FREE = 2
-"""So often a statement is executed again, whole or in part, beside others; after that the table is reserved for it."""
+"""Number of losses after which a statement is executed again, whole or in part, with the table reserved for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """How a statement got into the table."""
+    """The outcome of committing a statement."""
 
     version: Version | None
-    """Of its commit; None where it had nothing to change."""
+    """Version of its commit; None if it had nothing to change."""
     level: int
-    """0: the stock commit. 1: the same, later. 2: with vectors of both. 3: executed again on some files. 4: on the table.
-    5: with the table reserved."""
+    """0: the stock commit. 1: the same, later. 2: with merged deletion vectors. 3: executed again on some files.
+    4: executed again on the table. 5: executed again with the table reserved."""
     executions: int
-    """Whole ones, and those on some files."""
+    """Executions on the whole table, and on some files."""
     lost_puts: int
-    """Commits of ours that lost the race, too, or whose answer was lost."""
+    """Further commits of ours that lost, too, or whose answer was lost."""
     reasons: tuple[str, ...]
-    """Why it was executed again, each time."""
+    """The reason of each repeated execution."""
     is_superseded: bool
     """Its token is in the table with an equal or larger number: nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """How a captured commit ended."""
+    """The outcome of a captured commit."""
 
     end: Version | Partly | Again | Superseded | None
     level: int
@@ -61,30 +61,30 @@ class _Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """What was staged, made to follow what was committed since, and not put."""
+    """A staged commit that was rebased on later commits, and is not committed yet."""
 
     commit: Captured
     level: int
     reason: str | None
-    """Why it was executed again on some files, if it was."""
+    """The reason why it was executed again on some files; None if it was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreseen:
-    """What was staged, made to follow files that nobody has committed yet."""
+    """A staged commit that was rebased speculatively on files that are not committed yet."""
 
     files: Mapping[str, FileChange]
-    """What has become of the table's files when they have come."""
+    """The net changes of the table's files once these files are committed."""
     followed: Followed
 
     def has_come(self, won: Changes) -> bool:
-        """Whether just that was committed since, and nothing else but tokens."""
+        """True if exactly the expected files were committed since, and otherwise only tokens."""
         is_more = won.is_definition_changed or won.is_file_said_anew or bool(won.domains)
         return not is_more and _said(won.files) == _said(self.files)
 
 
 def _said(files: Mapping[str, FileChange]) -> dict[str, tuple[Body | None, Body | None]]:
-    """Changes by path, without what says nothing: who puts an `add` of another may write it as empty."""
+    """Returns changes by path without empty fields: a writer that commits another's `add` may write a missing field as empty."""
     return {path: (_without_nothing(change.before), _without_nothing(change.after)) for path, change in files.items()}
 
 
@@ -93,12 +93,12 @@ def _without_nothing(file: Body | None) -> Body | None:
 
 
 def follow(staged: Captured, foreseen: Foreseen | None = None) -> Protocol[Followed | None]:
-    """What `publish` would put now, without the put: whoever waits with what was staged has less to do when it is put.
+    """Rebases a staged commit on what is committed now, without committing it: `publish` then has less to do.
 
-    None where there is nothing to follow, or where only `publish` can tell what becomes of it.
+    Returns None if no commit was made since, or if only `publish` can decide what happens to the commit.
     """
     won = yield from perform(ReadChanges(staged.version))
-    assert isinstance(won, Changes), "who does not wait is told nothing else"
+    assert isinstance(won, Changes), "only a waiting statement gets another answer"
     if foreseen is not None and foreseen.has_come(won):
         return _at(won.version, foreseen.followed)
     if won.version == staged.version:
@@ -107,15 +107,15 @@ def follow(staged: Captured, foreseen: Foreseen | None = None) -> Protocol[Follo
 
 
 def foresee(staged: Captured, coming: Mapping[str, Body], before: Foreseen | None) -> Protocol[Foreseen | None]:
-    """What `follow` would give if these files came next; what was foreseen before, if it still is.
+    """Rebases a staged commit as if these files were committed next; returns `before` if it is still valid.
 
     Args:
-        staged: What was staged.
-        coming: Path → `add` of files that are written, and whose commits are not put.
-        before: What was foreseen for it before.
+        staged: The staged commit.
+        coming: Path → `add` of files that are written, and whose commits are not made yet.
+        before: The earlier speculative rebase of the same commit.
     """
     won = yield from perform(ReadChanges(staged.version))
-    assert isinstance(won, Changes), "who does not wait is told nothing else"
+    assert isinstance(won, Changes), "only a waiting statement gets another answer"
     files = {**won.files, **{path: FileChange(path, None, add) for path, add in coming.items()}}
     if before is not None and before.files == files:
         return before
@@ -124,9 +124,9 @@ def foresee(staged: Captured, coming: Mapping[str, Body], before: Foreseen | Non
 
 
 def come(staged: Captured, foreseen: Foreseen) -> Protocol[Followed | None]:
-    """What was foreseen, if it has come; else None."""
+    """Returns the speculative rebase if exactly the expected files were committed; else None."""
     won = yield from perform(ReadChanges(staged.version))
-    assert isinstance(won, Changes), "who does not wait is told nothing else"
+    assert isinstance(won, Changes), "only a waiting statement gets another answer"
     return _at(won.version, foreseen.followed) if foreseen.has_come(won) else None
 
 
@@ -147,11 +147,11 @@ def _followed(staged: Captured, won: Changes) -> Protocol[Followed | None]:
 
 
 def publish(staged: Captured | None = None, since: Version | None = None) -> Protocol[Published]:
-    """Executes a statement and gets its commit into the table.
+    """Executes a statement and commits it.
 
     Args:
-        staged: How it ended when it was executed before, without a put.
-        since: The snapshot of that execution, if what was staged has followed others since.
+        staged: The result of an earlier execution that was not committed.
+        since: The snapshot of that execution, if `staged` has been rebased since.
     """
     statement: Statement | None = None
     reasons: list[str] = []
@@ -162,7 +162,7 @@ def publish(staged: Captured | None = None, since: Version | None = None) -> Pro
         executed = lost
         if executed is None:
             executed = yield from perform(Execute())
-            statement = None  # winners may have changed the table's definition
+            statement = None  # winning commits may have changed the table's definition
         if isinstance(executed, Committed):
             followed = _Followed(executed.version, 0, 0)
         else:
@@ -181,10 +181,10 @@ def publish(staged: Captured | None = None, since: Version | None = None) -> Pro
                 is_superseded=isinstance(end, Superseded),
             )
         if len(reasons) >= LOSSES_FREE - 1:
-            yield from perform(Reserve())  # each time: it may have run out, or be another's now
+            yield from perform(Reserve())  # each time: it may have expired, or another statement may have it now
             was_reserved, is_reserved = is_reserved, True
             if not was_reserved and isinstance(end, Partly):
-                # Others may have committed before the table was ours: what it has to be executed on is looked up again.
+                # Others may have committed before the reservation: the files to execute on are determined again.
                 lost = executed if isinstance(executed, Captured) else None
                 continue
         reasons.append(end.reason)
@@ -195,7 +195,7 @@ def publish(staged: Captured | None = None, since: Version | None = None) -> Pro
 
 
 def _on_part(before: Captured, part: Partly) -> Protocol[Captured]:
-    """The commit of a statement that was executed again on some files, with what stays of the one before."""
+    """Executes a statement again on some files; returns one commit of the result and of the part that is kept."""
     executed = yield from perform(ExecuteOn(part.files, part.version))
     if isinstance(executed, Committed):
         return replace(before, version=part.version, actions=part.kept)
@@ -210,7 +210,7 @@ def _on_part(before: Captured, part: Partly) -> Protocol[Captured]:
 
 
 def info_of(statement: Statement, info: Body, rebased: Rebased) -> Body:
-    """The statement's history; a DELETE that followed winners may have deleted other rows than it had found."""
+    """Returns the statement's history; a rebased DELETE may have deleted other rows than its execution found."""
     is_recounted = statement.reads is Reads.ROWS and statement.marks_rows and rebased.level == 2
     rows = deleted_rows(rebased.actions) if is_recounted else None
     if rows is None:
@@ -219,17 +219,17 @@ def info_of(statement: Statement, info: Body, rebased: Rebased) -> Body:
 
 
 def _follow(statement: Statement, lost: Captured, since: Version) -> Protocol[_Followed]:
-    """Puts a captured commit behind those that won, as often as others are first again.
+    """Rebases a captured commit on the winning commits and commits it; repeats this as often as others are first again.
 
     Args:
-        statement: What it reads.
+        statement: The statement's read set.
         lost: Its commit.
         since: The snapshot of its first execution.
     """
     if since < lost.version and any(action.kind == "txn" for action in lost.actions):
-        # An execution does not look for the commit's token, and its snapshot may have a successor's.
+        # An execution does not look for the commit's token, and its snapshot may have a later token.
         passed = yield from perform(ReadChanges(since))
-        assert isinstance(passed, Changes), "who does not wait is told nothing else"
+        assert isinstance(passed, Changes), "only a waiting statement gets another answer"
         if (superseded := superseded_by(lost, passed)) is not None:
             return _Followed(superseded, 0, 0)
     tried: set[str] = set()
@@ -240,9 +240,9 @@ def _follow(statement: Statement, lost: Captured, since: Version) -> Protocol[_F
         if isinstance(won, InDoubt):
             tried.add(won.transaction_id)
             continue
-        # A put whose answer was lost may have arrived, or arrive yet. As long as its version is free, the same version is
-        # tried again, so that one of both counts at most; once it is another's, the late one cannot count any more.
-        # The stock commit's, too: not every store finds out that a put was its own.
+        # A commit whose answer was lost may have arrived, or may still arrive. As long as its version is free, we try the same
+        # version again, so that at most one of both counts. Once another commit has the version, the late one cannot count.
+        # The same holds for the stock commit: not every store recognizes its own write.
         ours = {*tried, lost.info.get("txnId")}
         own = min((version for id_, version in won.transaction_ids.items() if id_ in ours), default=None)
         if own is not None:

@@ -1,4 +1,4 @@
-"""What becomes of a statement beside others: in words, by what it reads and what they did. The rebase keeps to it."""
+"""Describes in words what happens to a statement when another commit comes first: by its read set. The rebase behaves the same."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from lakegate.rows.conflict.read_set import Reads, Statement
 
 OTHERS: Mapping[str, str] = {
     "append": "rows are appended",
-    "other rows": "rows of the same files are changed that it does not concern",
-    "same rows": "rows are changed that it concerns",
-    "relocation": "OPTIMIZE or ZORDER moves rows that it concerns",
+    "other rows": "rows of the same files are changed that the statement does not concern",
+    "same rows": "rows that the statement concerns are changed",
+    "relocation": "OPTIMIZE or ZORDER moves rows that the statement concerns",
     "definition": "the table's columns or properties are changed",
 }
-"""What another commit may do."""
+"""Kinds of other commits."""
 
 
-BOTH = "committed with the rows that both marked (level 2)"
+BOTH = "committed with the marked rows of both (level 2)"
 
 
 def outcome(statement: Statement, other: str, *, has_vectors: bool) -> str:
-    """What becomes of it if that other commit came first.
+    """Describes what happens to a statement if another commit came first.
 
     Args:
         statement: As classified.
         other: One of `OTHERS`.
-        has_vectors: The table marks rows in deletion vectors; else a changed row has its file written anew.
+        has_vectors: The table marks rows in deletion vectors; else a change of a row rewrites its file.
     """
     again = "executed again on the table as it then is (level 4)"
     partly = "executed again on the files concerned (level 3)" if statement.is_divisible else again
@@ -57,7 +57,7 @@ def _of_rows(statement: Statement, other: str, partly: str, *, has_vectors: bool
         appended = "rows that do are marked, too (level 2)" if statement.marks_rows else partly
         return f"committed as it is, if no appended row meets its condition; else {appended}"
     if statement.marks_rows:
-        return "the rows that came are marked, those that are gone are left out (level 2)"
+        return "new matching rows are marked, removed rows are left out (level 2)"
     return partly
 
 
@@ -67,5 +67,5 @@ def _of_places(statement: Statement, other: str) -> str:
     if not statement.marks_rows:
         return "executed again on the table as it then is (level 4)"
     if other == "relocation":
-        return "rows that were moved stay where they were put (level 2)"
-    return "rows that were changed are marked in its copies (level 2)"
+        return "rows that the other commit moved stay where it moved them (level 2)"
+    return "rows that were changed are marked as deleted in its copies (level 2)"

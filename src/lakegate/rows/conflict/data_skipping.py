@@ -1,11 +1,11 @@
-"""Whether a file's statistics leave room for a row that a condition holds for. They only ever prove that there is none.
+"""Decides from a file's statistics whether a row may match a condition. Statistics can only prove that there is none.
 
-Conditions come as Spark writes its analysed expressions down: nodes in pre-order, each with its number of children. What is
-not understood here holds for everything.
+A condition is given as Spark's JSON of its analysed expression: nodes in pre-order, each with its number of children. A
+node that this module does not know counts as true for every row.
 
 Rules for editors:
-- Absent, null or odd statistics prove nothing. Bounds of strings may be cut short, and still are bounds. Bounds of floating
-  point leave NaN out, and those of timestamps are cut to milliseconds: neither is used.
+- Absent, null or odd statistics prove nothing. Bounds of strings may be truncated, and are still bounds. Bounds of floating
+  point omit NaN, and those of timestamps are truncated to milliseconds: neither is used.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ Value = int | str
 Bounds = tuple[Any, Any]
 """The smallest and the largest value."""
 NOWHERE: Bounds = (None, None)
-"""Of NULL."""
+"""Bounds of NULL."""
 DEPTH_MAX = 200
-"""Conditions that are nested deeper are not understood: as an OR of many, which is a chain."""
+"""Deeper conditions are not parsed: for example an OR of many parts, which is a chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """Not understood, or true anyway."""
+    """A condition that is unknown here, or always true."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A column and a literal of the same kind; `by` as Spark's expression is called."""
+    """A comparison of a column and a literal of the same kind; `by` is the name of Spark's expression."""
 
     column: str
     kind: str
@@ -63,7 +63,7 @@ class Among:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """AND."""
+    """A conjunction (AND)."""
 
     left: Condition
     right: Condition
@@ -71,7 +71,7 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """OR."""
+    """A disjunction (OR)."""
 
     left: Condition
     right: Condition
@@ -81,7 +81,7 @@ Condition = Everything | Compared | Among | Both | Either
 
 
 def parse(expression: str) -> Condition:
-    """The condition that Spark's JSON of an analysed expression says; `Everything` where it says more than is known here."""
+    """Parses Spark's JSON of an analysed expression; `Everything` for parts that are unknown here."""
     try:
         nodes = iter(json.loads(expression))
         return _condition(_tree(nodes, DEPTH_MAX))
@@ -90,22 +90,22 @@ def parse(expression: str) -> Condition:
 
 
 def may_hold(condition: Condition, file: Body, columns: Mapping[str, str]) -> bool:
-    """Whether a file may have a row that a condition holds for.
+    """Returns True if a file may have a row that matches a condition.
 
     Args:
         condition: As parsed.
         file: Its `add`.
-        columns: Name of each column → its name in the log; other columns have no statistics.
+        columns: Column name → name in the log; other columns have no statistics.
     """
     return _may(condition, lambda column, kind: _bounds(file, columns.get(column), kind))
 
 
 def may_hold_for(condition: Condition, row: Mapping[str, Value | None]) -> bool:
-    """Whether a condition may hold for a row.
+    """Returns True if a row may match a condition.
 
     Args:
         condition: As parsed.
-        row: Those of its values that are known, by the names of their columns: integers, strings, NULL.
+        row: The known values of the row, by column name: integers, strings, NULL.
     """
 
     def bounds(column: str, kind: str) -> Bounds | None:
@@ -118,7 +118,7 @@ def may_hold_for(condition: Condition, row: Mapping[str, Value | None]) -> bool:
 
 
 def columns_of(condition: Condition) -> frozenset[str]:
-    """The columns that it names, with values of a kind that `may_hold_for` takes."""
+    """Returns the columns in a condition that have values of a kind that `may_hold_for` takes."""
     match condition:
         case Both(left, right) | Either(left, right):
             return columns_of(left) | columns_of(right)
@@ -163,7 +163,7 @@ def _is_within(by: str, bounds: Bounds, value: Any) -> bool:
 
 
 def _bounds(file: Body, name: str | None, kind: str) -> Bounds | None:
-    """The smallest and the largest value of a column in a file; None where that is not certain."""
+    """Returns the smallest and the largest value of a column in a file; None if they are not certain."""
     if name is None:
         return None
     partition = file.get("partitionValues") or {}
@@ -180,7 +180,7 @@ def _bounds(file: Body, name: str | None, kind: str) -> Bounds | None:
 
 
 def _value(text: Any, kind: str) -> Value | None:
-    """A value of statistics or of a partition; null, an empty partition value, and what does not fit are not certain."""
+    """Converts a value of statistics or of a partition; None for null, an empty partition value, or another kind: not certain."""
     try:
         if kind in INTEGERS:
             return int(text) if isinstance(text, (int, str)) and not isinstance(text, bool) else None
@@ -204,7 +204,7 @@ def _tree(nodes: Iterator[Mapping[str, Any]], depth_left: int) -> _Node:
     body = next(nodes)
     children = []
     for _ in range(body["num-children"]):
-        # No generator expression: it would turn the end of the nodes into another error.
+        # No generator expression: it would turn StopIteration into another error.
         children.append(_tree(nodes, depth_left - 1))
     return _Node(body["class"].rsplit(".", 1)[-1], body, tuple(children))
 
@@ -232,7 +232,7 @@ def _condition(node: _Node) -> Condition:
 
 
 def _column(node: _Node) -> tuple[str, str] | None:
-    """Name and type of a column; a wider integer type changes no value."""
+    """Returns name and type of a column; a cast to a wider integer type changes no value."""
     if node.name == "Cast" and node.body.get("dataType") in INTEGERS and node.children[0].name == "AttributeReference":
         inner = node.children[0].body.get("dataType")
         if inner in INTEGERS and INTEGERS.index(inner) <= INTEGERS.index(node.body["dataType"]):
@@ -244,7 +244,7 @@ def _column(node: _Node) -> tuple[str, str] | None:
 
 
 def _literal(node: _Node, kind: str) -> Value | None:
-    """A literal of a column's kind; None for null and for others."""
+    """Returns a literal of a column's kind; None for null and for other kinds."""
     if node.name == "Cast" and node.body.get("dataType") in INTEGERS and node.children[0].name == "Literal":
         inner = node.children[0].body.get("dataType")
         is_wider = inner in INTEGERS and INTEGERS.index(inner) <= INTEGERS.index(node.body["dataType"])

@@ -1,7 +1,7 @@
-"""What publishing a statement asks of the world: typed questions that a generator yields.
+"""Effects of committing a statement: typed requests that the protocol yields.
 
-Production answers them with stock Delta, the gate and the table's files; the simulator answers them from memory, switches
-writers at every one of them, and loses requests or replies. Same code, explored exhaustively.
+Production answers them with stock Delta, the gate and the table's files. The simulator answers them from memory, switches
+writers at every effect, and loses requests or replies. It explores the same code exhaustively.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from lakegate.rows.conflict.read_set import Statement
 
 @dataclass(frozen=True, slots=True)
 class Execute(Effect[Captured | Committed]):
-    """Run the whole stock statement on the table as it is; keep its commit if another holds the version."""
+    """Runs the whole stock statement on the current table; keeps its commit if another commit has the version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Describe(Effect[Statement]):
-    """What has to be known of the statement. Asked only when it has lost: its plan is analysed for it."""
+    """Classifies the statement. Yielded only after a lost commit, because it needs the analysis of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecuteOn(Effect[Captured | Committed]):
-    """Run the stock statement on these files only, as they are at `version`; keep its commit, which is not put.
+    """Runs the stock statement on these files only, as they are at `version`; keeps its commit instead of writing it.
 
     Its actions name the files as the table does.
     """
 
     files: tuple[Body, ...]
-    """The `add` of each, or, for a file that is as it was, the statement's own `remove`."""
+    """The `add` of each file, or, for an unchanged file, the statement's own `remove`."""
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class FindMoved(Effect[Mapping[str, BitMap64] | None]):
-    """Where rows that these files have lost are in copies of them: path of a copy → positions. Equal rows are one another's.
+    """Finds the rows that these files have lost in copies of them: path of a copy → positions. Equal rows are interchangeable.
 
-    None where it is not certain.
+    Answered with None if the result is not certain.
     """
 
     lost_rows: tuple[FileChange, ...]
@@ -53,7 +53,7 @@ class FindMoved(Effect[Mapping[str, BitMap64] | None]):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A statement whose commit lost, and that has tried no other put: it may go into a version together with others."""
+    """A statement that lost its first commit and has not tried another: it may join a group commit."""
 
     statement: Statement
     lost: Captured
@@ -61,7 +61,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """It went into a version together with others; None where it had nothing left to do."""
+    """The statement was committed in a group; `version` is None if it had nothing left to do."""
 
     version: Version | None
     level: int
@@ -69,34 +69,34 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class InDoubt:
-    """A put that it was part of may have arrived, or arrive yet, under this transaction's id."""
+    """A group commit with the statement may have arrived, or may still arrive, under this transaction id."""
 
     transaction_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadChanges(Effect[Changes | Joined | InDoubt]):
-    """What was committed after a version, up to now."""
+    """Reads the net changes committed after a version, up to now."""
 
     after: Version
     waiting: Waiting | None = None
-    """What asks, if it may be put together with others instead of being answered."""
+    """The waiting statement, if a group commit may answer instead."""
 
 
 Positions = BitMap64 | None
-"""Rows of a file; None where some are meant and it is not known which."""
+"""Matching rows of a file; None if there are some and their positions are not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindEntered(Effect[Mapping[str, Positions]]):
-    """Which live rows of these files the statement's condition holds for; files without such rows are left out."""
+    """Finds the live rows of these files that match the statement's condition; omits files without such rows."""
 
     files: tuple[FileChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MeetKeys(Effect[bool]):
-    """Whether rows that came, or went, have a key of the statement's source."""
+    """Tests whether added or removed rows have a key of the statement's source."""
 
     came: tuple[FileChange, ...]
     lost_rows: tuple[FileChange, ...]
@@ -104,30 +104,30 @@ class MeetKeys(Effect[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ReadVector(Effect[BitMap64]):
-    """The positions that a vector marks."""
+    """Reads the positions that a vector marks."""
 
     descriptor: Descriptor
 
 
 @dataclass(frozen=True, slots=True)
 class WriteVectors(Effect[tuple[Descriptor, ...]]):
-    """Write vectors down, where a commit can name them."""
+    """Writes vectors so that a commit can refer to them."""
 
     vectors: tuple[BitMap64, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PutReply:
-    """How a compare-and-set ended: whether it is known to be ours. If not, it is another's, or nobody knows yet."""
+    """The outcome of a compare-and-set: whether the commit is known to be ours. If not, it is another's, or still unknown."""
 
     is_done: bool
     transaction_id: str
-    """Of the commit that was tried; by it a later reader knows ours."""
+    """Id of the attempted commit; a later read recognizes our commit by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Put(Effect[PutReply]):
-    """Commit these actions at exactly `version`, with the history of the stock statement."""
+    """Commits these actions at exactly `version`, with the history of the stock statement."""
 
     version: Version
     actions: tuple[Action, ...]
@@ -136,4 +136,4 @@ class Put(Effect[PutReply]):
 
 @dataclass(frozen=True, slots=True)
 class Reserve(Effect[None]):
-    """For a while, or until the statement ends, no other commit that passes a gate goes to the table. Who has it takes it anew."""
+    """Reserves the table for a limited time, or until the statement ends: other commits through a gate wait. Renewable."""

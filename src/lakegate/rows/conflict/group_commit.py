@@ -1,7 +1,8 @@
-"""Group commit: statements that wait to follow the same winners go into one version, one after the other.
+"""Group commit: statements that wait to be rebased on the same winning commits share one version.
 
-Each is rebased on the winners and on those of the group before it. What the group writes is the *difference* of the table's
-files before and after it, never its members' actions in a row: a file that one adds and the next marks rows in is added once.
+Each is rebased on the winning commits and on the group members before it. The group's commit is the *difference* of the
+table's files before and after it, not its members' actions in sequence. So a file that one member adds, and in which the
+next marks rows, is added once.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from lakegate.rows.conflict.rebase import Rebased, rebase
 
 FILE_KINDS = ("add", "remove", "cdc")
 ALONE = ("metaData", "protocol", "txn", "domainMetadata")
-"""A commit with one of these keeps a version of its own: what it says must not be mixed with another's."""
+"""A commit with one of these actions gets a version of its own: the action must not be mixed with another commit's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Of(Effect[Any]):
-    """A question of one member; its answer is that of the question."""
+    """An effect of one member; its answer is the answer of the inner effect."""
 
     member: int
     effect: Effect[Any]
@@ -32,7 +33,7 @@ class Of(Effect[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """How one of them follows the winners, and its own history."""
+    """A member's rebase level and its own history."""
 
     level: int
     info: Body
@@ -40,21 +41,21 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Those that go into the next version together, in their order."""
+    """The members that share the next version, in their order."""
 
     members: Mapping[int, Member]
-    """By their place in what was given."""
+    """Members by their index in the input."""
     actions: tuple[Action, ...]
     info: Body
 
 
 def gather(head: Version, commits: Mapping[Version, tuple[Action, ...]], waiting: Sequence[Waiting]) -> Protocol[Group]:
-    """Who can go into the version after `head`; the others are left as they are.
+    """Selects the statements that can share the version after `head`; the others stay as they are.
 
     Args:
         head: The table's version.
         commits: From the first one after any member's snapshot up to `head`.
-        waiting: In the order in which they shall follow each other.
+        waiting: Waiting statements, in the order of their rebase.
     """
     parts: list[tuple[Action, ...]] = []
     members: dict[int, Member] = {}
@@ -77,7 +78,7 @@ def gather(head: Version, commits: Mapping[Version, tuple[Action, ...]], waiting
 
 
 def combined(head: Version, parts: Sequence[tuple[Action, ...]]) -> tuple[Action, ...]:
-    """One commit after `head` that does what these do one after the other."""
+    """Combines commits that follow each other after `head` into one commit with the same effect."""
     if len(parts) == 1:
         return parts[0]
     out = [action for part in parts for action in part if action.kind not in ("add", "remove")]
@@ -91,9 +92,9 @@ def combined(head: Version, parts: Sequence[tuple[Action, ...]]) -> tuple[Action
 
 
 def _kind(actions: Sequence[Action]) -> tuple[bool, bool] | None:
-    """What must be alike in a version; None for a commit without files.
+    """Returns the properties that all members of a version share; None for a commit without files.
 
-    A version with change files shows nothing but them in the change feed, and all files of a version share `dataChange`.
+    If a version has change files, its change feed shows nothing else; and all files of a version share `dataChange`.
     """
     files = [action for action in actions if action.kind in FILE_KINDS]
     if not files:
@@ -103,7 +104,7 @@ def _kind(actions: Sequence[Action]) -> tuple[bool, bool] | None:
 
 
 def _info(infos: Sequence[Body]) -> Body:
-    """History of a group: what each of its members is."""
+    """Combines the histories of the members."""
     if len(infos) < 2:
         return infos[0] if infos else {}
     operations = [str(info.get("operation", "")) for info in infos]
@@ -112,7 +113,7 @@ def _info(infos: Sequence[Body]) -> Body:
         "operationParameters": {"members": str(len(infos)), "operations": ", ".join(operations)},
         "operationMetrics": _summed([info.get("operationMetrics") or {} for info in infos]),
         "isBlindAppend": all(info.get("isBlindAppend", False) for info in infos),
-        # What is said of the version has to hold for all of it, as that row ids were kept.
+        # A tag of the version has to be true for all of it, for example that row ids were kept.
         "tags": dict(set.intersection(*(set((info.get("tags") or {}).items()) for info in infos))),
     }
 
@@ -123,7 +124,7 @@ def _summed(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _of(member: int, protocol: Protocol[Any]) -> Protocol[Any]:
-    """A member's protocol, its questions marked as its own."""
+    """Wraps the effects of a member's protocol in `Of`."""
     answer: Any = None
     try:
         while True:

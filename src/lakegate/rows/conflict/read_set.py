@@ -1,4 +1,4 @@
-"""What has to be known of a statement that lost a race: decided from its plan, never from the `operation` that it names."""
+"""The read set of a statement: decided from its plan, never from the `operation` in its history."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from enum import StrEnum
 
 
 class Reads(StrEnum):
-    """What a statement's result depends on."""
+    """The part of the table and the source on which a statement's result depends."""
 
     NOTHING = "nothing"
     """A blind append."""
     ROWS = "rows"
-    """DELETE and UPDATE: each row for itself."""
+    """DELETE and UPDATE: each row independently."""
     KEYS = "keys"
-    """MERGE of a source that is frozen: pairs of a row and a row of the source that its condition holds for."""
+    """MERGE with a frozen source: pairs of a row and a source row that match its condition."""
     TABLE = "table"
-    """Anything else: a source that reads the table, sub-queries, overwrites."""
+    """All other statements: a source that reads the table, sub-queries, overwrites."""
     PLACES = "places"
-    """OPTIMIZE and ZORDER: rows are copied into other files, and none is changed."""
+    """OPTIMIZE and ZORDER: copy rows into other files, and change none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What the rebase has to know of a statement."""
+    """The properties of a statement that the rebase needs."""
 
     reads: Reads
     marks_rows: bool = False
-    """What it does to a row needs no copy of it: DELETE, and PLACES for a row that is gone, on a table with vectors."""
+    """Its effect on a row needs no copy of the row: DELETE, and PLACES for a removed row, on a table with vectors."""
     has_condition: bool = False
-    """Of KEYS: there is a WHEN NOT MATCHED BY SOURCE, whose condition is tested like that of ROWS."""
+    """For KEYS: there is a WHEN NOT MATCHED BY SOURCE, whose condition is tested like that of ROWS."""
     writes_all_matched: bool = False
-    """Of KEYS: every row that belongs to a row of the source is written, so one that winners took is found among its own."""
+    """For KEYS: every matched row is written, so a row that a winning commit removed is among the rows that it wrote."""
     is_divisible: bool = False
     """For ROWS and KEYS: the statement may be executed again on a subset of the files. Rows are independent, so a row that a
     concurrent commit removed, and that this statement did not write, is irrelevant."""
@@ -51,26 +51,27 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What Spark's analysis of a statement says."""
+    """The result of Spark's analysis of a statement."""
 
     operation: Operation
     has_vectors: bool
-    """Deletes of the table mark rows in vectors."""
+    """A DELETE on the table marks rows in vectors."""
     has_row_ids: bool = False
-    """The table tracks rows: equal ones are told from each other."""
+    """The table tracks rows: equal rows are distinguished."""
     obstacles: Sequence[str] = ()
-    """What about its condition or its source cannot be asked again later with the same answer."""
+    """Reasons why its condition or source may give another result later."""
     has_condition: bool = False
-    """Of a MERGE: there is a WHEN NOT MATCHED BY SOURCE."""
+    """For a MERGE: there is a WHEN NOT MATCHED BY SOURCE."""
     writes_all_matched: bool = False
-    """Of a MERGE: there is a WHEN MATCHED without a condition."""
+    """For a MERGE: there is a WHEN MATCHED without a condition."""
     differs_by_execution: bool = False
-    """Executions on some files each do not come to one on all of them. What it assigns is one execution's: it says what time
-    it is, or is not a function of the row, and its source's row, alone. Or it is a MERGE with other clauses than WHEN MATCHED."""
+    """Separate executions on parts of the files may differ from one execution on all of them. Either its assigned values depend
+    on the execution (the current time, or more than the row and its source row). Or it is a MERGE that has other clauses than
+    WHEN MATCHED."""
 
 
 def classify(facts: Facts) -> Statement:
-    """What a statement reads, from what it is."""
+    """Returns a statement's read set, from its analysis."""
     match facts.operation:
         case Operation.OPTIMIZE:
             return Statement(reads=Reads.PLACES, marks_rows=facts.has_vectors and not facts.has_row_ids)

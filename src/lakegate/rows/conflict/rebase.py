@@ -1,11 +1,11 @@
-"""Re-expresses the commit of a statement that lost the race for its version on top of what won; or says why it cannot.
+"""Rebases the commit of a statement that lost its optimistic commit onto the winning commits; or gives the reason why it cannot.
 
-**Serializable in log order**: what comes out, committed after the winners, must change the table as the statement would
-have, run on the table that they left. What stock Delta computed may be kept where that is proved:
+**Serializable in log order**: the rebased commit, made after the winning commits, must change the table as the statement
+would have if it had run on the table after them. The stock commit may be kept only if this is proved:
 
-- Rows that winners *brought* must not concern the statement (the image test), else it would have met them.
-- Rows that winners *took* must not be among those that it wrote (the vectors of a file are disjoint); a keyed statement may
-  not even have looked at them.
+- Rows that winning commits *added* must not concern the statement (read test); otherwise it would have matched them.
+- Rows that winning commits *removed* must not be among the rows that it wrote (write test: the vectors of a file are
+  disjoint). A keyed statement must not even have read them.
 
 Rules for editors: every test errs on the side of running the statement again.
 """
@@ -26,52 +26,52 @@ from lakegate.ids import Version
 from lakegate.rows.conflict.effects import FindEntered, FindMoved, MeetKeys, Positions, ReadVector, WriteVectors
 from lakegate.rows.conflict.read_set import Reads, Statement
 
-ENTERED = "rows that its condition holds for came in"
-KEYS_CAME = "rows with keys of its source came in"
+ENTERED = "new rows match its condition"
+KEYS_CAME = "new rows have keys of its source"
 ROW_TRACKING = "delta.rowTracking"
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The statement has to be executed again on the table as it is."""
+    """The statement has to be executed again on the current table."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partly:
-    """The statement has to be executed on these files only; on no other is anything left to do."""
+    """The statement has to be executed again, on these files only; nothing is left to do on other files."""
 
     reason: str
     files: tuple[Body, ...]
     version: Version
     kept: tuple[Action, ...]
-    """What stays of the captured commit, on top of the winners."""
+    """The part of the captured commit that is kept, rebased on the winning commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A token of the commit is in the table already, with an equal or larger number: it must not be written."""
+    """A token of the commit is already in the table, with an equal or larger number: it must not be written."""
 
     token_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebased:
-    """The commit on top of the winners."""
+    """The commit, rebased on the winning commits."""
 
     actions: tuple[Action, ...]
     level: int
-    """1: the stock commit as it was. 2: with vectors of both."""
+    """1: the stock commit as it was. 2: with merged deletion vectors."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left to do: winners did all of it."""
+        """True if nothing is left to do: winning commits did all of it."""
         return not any(action.kind in ("add", "remove", "txn") for action in self.actions)
 
 
 def deleted_rows(actions: Sequence[Action]) -> int | None:
-    """How many rows are marked, or gone with their file, where nothing is rewritten; None where the log does not say."""
+    """Counts the rows that are marked, or removed with their file, if no file is rewritten; None if the log lacks the number."""
     adds = {action.body["path"]: action.body for action in actions if action.kind == "add"}
     total = 0
     for action in actions:
@@ -86,7 +86,7 @@ def deleted_rows(actions: Sequence[Action]) -> int | None:
 
 
 def superseded_by(lost: Captured, won: Changes) -> Superseded | None:
-    """Which token of a commit is in the table with an equal or larger number."""
+    """Returns the token of a commit that is in the table with an equal or larger number; None if there is none."""
     for action in lost.actions:
         if action.kind == "txn" and won.transactions.get(action.body["appId"], -1) >= int(action.body["version"]):
             return Superseded(action.body["appId"])
@@ -94,12 +94,12 @@ def superseded_by(lost: Captured, won: Changes) -> Superseded | None:
 
 
 def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Partly | Again | Superseded]:
-    """The commit of `lost`, made to follow `won`.
+    """Rebases the commit `lost` on `won`.
 
     Args:
-        statement: What it reads.
-        lost: What stock Delta would have committed after its snapshot.
-        won: What was committed since.
+        statement: The statement's read set.
+        lost: The commit that stock Delta would have made after its snapshot.
+        won: The changes committed since.
     """
     if (superseded := superseded_by(lost, won)) is not None:
         return superseded
@@ -110,14 +110,14 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
         return Again("the same domain's metadata were changed")
     if statement.reads is not Reads.NOTHING:
         if won.is_file_said_anew:
-            return Again("statistics or row ids of files were written anew")
+            return Again("statistics or row ids of files were written again")
         if (yield from _are_rows_restored(won)):
-            return Again("rows were restored")  # which are in no file that came
-    # Its vectors may follow what winners did, unless it has copies after all: a change feed, or rows that it kept.
+            return Again("rows were restored")  # these are in no added file
+    # Its vectors can be merged with those of winning commits, unless it has copies of rows: change files, or rewritten rows.
     kinds = {a.kind for a in lost.actions if a.kind != "add" or a.body["path"] not in _bodies(lost, "remove")}
     if kinds & {"metaData", "protocol"}:
-        statement = replace(statement, is_divisible=False)  # another execution would define the table anew, too
-    # What made no commit has no history either: that comes with an execution on the files that came.
+        statement = replace(statement, is_divisible=False)  # another execution would define the table again, too
+    # A statement without a commit has no history: an execution on the added files produces one.
     may_mark = statement.marks_rows and not lost.is_nothing and not kinds & {"add", "cdc"}
     if statement.reads is Reads.PLACES:
         return (yield from _moved(statement, lost, won))
@@ -130,7 +130,7 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
     if isinstance(entered, Came):
         if not statement.is_divisible:
             return Again(entered.reason)
-        # The statement does to each row what the row alone says, so what it did to others stays.
+        # The statement's effect on a row depends on that row alone, so its effect on other rows is kept.
         kept = yield from _rewritten(lost, won, vectors)
         return Partly(reason=entered.reason, files=entered.files, version=won.version, kept=kept)
     actions = yield from _rewritten(lost, won, vectors)
@@ -138,7 +138,7 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
 
 
 def _without_row_ids(lost: Captured) -> Iterator[Action]:
-    """The actions as they were before the transaction numbered rows: the one that commits numbers them anew."""
+    """Removes row ids from the actions: the transaction that commits assigns them again."""
     taken = _bodies(lost, "remove")
     for action in lost.actions:
         if action.kind == "domainMetadata" and action.body["domain"] == ROW_TRACKING:
@@ -149,7 +149,7 @@ def _without_row_ids(lost: Captured) -> Iterator[Action]:
 
 
 def _are_rows_restored(won: Changes) -> Protocol[bool]:
-    """Whether a vector marks less than before, as after RESTORE."""
+    """Returns True if a vector marks fewer rows than before, as after RESTORE."""
     for change in won.lost_rows:
         if change.before is not None and change.after is not None:
             before = yield from _positions(change.before)
@@ -161,7 +161,7 @@ def _are_rows_restored(won: Changes) -> Protocol[bool]:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """Files with rows that a statement concerns."""
+    """Files with new rows that concern a statement."""
 
     reason: str
     files: tuple[Body, ...]
@@ -170,7 +170,7 @@ class Came:
 def _read_test(
     statement: Statement, won: Changes, *, may_mark: bool
 ) -> Protocol[Mapping[str, BitMap64] | Came | Again]:
-    """Whether what the statement read is as it was; if not, rows that a DELETE takes along, by file, or their files."""
+    """Tests whether the statement's read set is unchanged; if not, returns rows that a DELETE marks as well, or their files."""
     came, gone = won.came, won.lost_rows
     if not came and not gone:
         return {}
@@ -204,9 +204,9 @@ def _read_test(
 
 
 def _on_what_both_concern(reason: str, lost: Captured, won: Changes, entered: Mapping[str, BitMap64] | Came) -> Partly:
-    """The files that the statement wrote to, as they are, and those that rows it concerns came in.
+    """Returns the files that the statement wrote to, as they are now, and added files with rows that concern it.
 
-    It would read all of them if it were executed on the whole table.
+    An execution on the whole table would read all of them.
     """
     files = []
     for path, removed in _bodies(lost, "remove").items():
@@ -220,11 +220,11 @@ def _on_what_both_concern(reason: str, lost: Captured, won: Changes, entered: Ma
 
 
 def _moved(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Again]:
-    """Copies of rows that winners took get a vector; files that came are not concerned."""
+    """Rebases an OPTIMIZE: copies of rows that winning commits removed get a vector; added files do not concern it."""
     taken, copies = _bodies(lost, "remove"), _bodies(lost, "add")
     changed = tuple(change for change in won.lost_rows if change.path in taken)
     if any(path in taken for path in copies):
-        return Again("it changes a file in its place")
+        return Again("it changes a file instead of copying it")
     if not changed:
         return Rebased(actions=lost.actions, level=1)
     if not statement.marks_rows:
@@ -260,7 +260,7 @@ def _moved(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
 def _write_test(
     lost: Captured, won: Changes, entered: Mapping[str, BitMap64], *, may_mark: bool
 ) -> Protocol[dict[str, BitMap64 | None] | Again]:
-    """The vector that each file which both concern ends with; None: the statement leaves the file alone after all."""
+    """Returns the merged vector of each file that both changed; None: the statement no longer changes the file."""
     taken = _bodies(lost, "remove")
     kept = {path: body for path, body in _bodies(lost, "add").items() if path in taken}
     vectors: dict[str, BitMap64 | None] = {}
@@ -280,7 +280,7 @@ def _write_test(
         if change.after is None:
             if not may_mark:
                 return Again("a file that it changes was replaced")
-            vectors[path] = None  # its rows are gone, or among those that came, which the read test has seen
+            vectors[path] = None  # its rows are removed, or in added files, which the read test has covered
             continue
         own = yield from _own(kept.get(path))
         if vector_of(change.after) == vector_of(removed):
@@ -289,7 +289,7 @@ def _write_test(
         base = yield from _positions(removed)
         winners = yield from _positions(change.after)
         if own is None:
-            # It took every row that was live.
+            # The statement removed every live row of the file.
             if not may_mark:
                 return Again("rows that it changed were changed")
             vectors[path] = _EVERY_ROW
@@ -303,7 +303,7 @@ def _write_test(
 
 
 def _rewritten(lost: Captured, won: Changes, vectors: Mapping[str, BitMap64 | None]) -> Protocol[tuple[Action, ...]]:
-    """The captured actions with these vectors, each removal naming the vector that the file has now."""
+    """Returns the captured actions with these vectors; each removal names the file's current vector."""
     whole = {
         path
         for path, vector in vectors.items()
@@ -318,7 +318,7 @@ def _rewritten(lost: Captured, won: Changes, vectors: Mapping[str, BitMap64 | No
     for action in lost.actions:
         path = action.body.get("path", "")
         if action.kind in ("add", "remove") and path in vectors:
-            continue  # made below, from the winner's action
+            continue  # made below, from the winning commit's action
         out.append(action)
     own_adds = _bodies(lost, "add")
     for path, vector in vectors.items():
@@ -336,7 +336,7 @@ def _rewritten(lost: Captured, won: Changes, vectors: Mapping[str, BitMap64 | No
 
 
 _EVERY_ROW = BitMap64()
-"""Stands for a vector that marks all rows, whose number need not be known; told by identity."""
+"""A vector that marks all rows, whose number need not be known; compared by identity."""
 
 
 def _positions(file: Body) -> Protocol[BitMap64]:
@@ -348,7 +348,7 @@ def _positions(file: Body) -> Protocol[BitMap64]:
 
 
 def _own(kept: Body | None) -> Protocol[BitMap64 | None]:
-    """The vector that the statement gave a file; None where it removed the file as a whole."""
+    """Returns the vector that the statement gave a file; None if it removed the whole file."""
     if kept is None:
         return None
     positions = yield from _positions(kept)
@@ -366,19 +366,19 @@ def _live(won: Changes, path: str) -> Body:
 
 
 def _records(file: Body) -> int | None:
-    """Rows in a file, marked ones included; None where the log does not say."""
+    """Returns the rows in a file, including marked ones; None if the log lacks the number."""
     stats = file.get("stats")
     number = json.loads(stats).get("numRecords") if isinstance(stats, str) else None
     return int(number) if number is not None else None
 
 
 def _cardinality(file: Body) -> int:
-    """Rows that a file's vector marks."""
+    """Returns the number of rows that a file's vector marks."""
     return int((file.get("deletionVector") or {}).get("cardinality", 0))
 
 
 def _wide(stats: str | None) -> str | None:
-    """Statistics of a file with a vector: their bounds hold for rows that may be marked."""
+    """Marks the statistics of a file with a vector as wide: their bounds may come from marked rows."""
     return None if stats is None else json.dumps({**json.loads(stats), "tightBounds": False}, separators=(",", ":"))
 
 
@@ -390,7 +390,7 @@ def _deletion_time(lost: Captured, path: str, live: Body) -> int:
 
 
 def _removal(live: Body, at_ms: int) -> dict[str, Any]:
-    """The `remove` of a file as it is in the table."""
+    """Returns the `remove` of a file as it is in the table."""
     kept = ("partitionValues", "size", "stats", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
     said = {name: live[name] for name in kept if live.get(name) is not None}
     return {"path": live["path"], "deletionTimestamp": at_ms, "dataChange": True, "extendedFileMetadata": True, **said}
