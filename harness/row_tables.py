@@ -181,13 +181,13 @@ def moved_to(log: Log, lost: Sequence[Any], copies: Sequence[Mapping[str, Any]])
     return found if not +gone else None
 
 
-def is_told_by_feed(actions: Sequence[Action], before: Counter[Row], after: Counter[Row]) -> bool:
+def is_in_the_feed(actions: Sequence[Action], before: Counter[Row], after: Counter[Row]) -> bool:
     """Returns whether a commit's change files, if it has any, list all its changes: readers of such a commit read nothing else."""
-    told = [action.body for action in actions if action.kind == "cdc"]
-    if not told:
+    described = [action.body for action in actions if action.kind == "cdc"]
+    if not described:
         return True
     shown = Counter(before)
-    for body in told:
+    for body in described:
         shown.subtract((row[0], row[1]) for row in body["gone"])
         shown.update((row[0], row[1]) for row in body["came"])
     return {row: number for row, number in shown.items() if number} == dict(+after)

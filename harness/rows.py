@@ -22,7 +22,7 @@ from harness.row_tables import (
     computed,
     file_of,
     files_of,
-    is_told_by_feed,
+    is_in_the_feed,
     live_of,
     moved_to,
     parse,
@@ -75,7 +75,7 @@ class Scenario:
     faults: int = 0
     """Total of lost requests, lost or late answers, crashes, and reservations that expire or are ignored."""
     executions_max: int = 99
-    foresees: bool = False
+    speculates: bool = False
     """A change computed before its turn is rebased onto another writer's append before that append is put."""
     follows: int = 0
     """Rebases of each writer's change between its early computation and its put; 0: no change is computed before its turn."""
@@ -115,14 +115,14 @@ def explore(scenario: Scenario) -> Found:
         try:
             nexts = list(_nexts(scenario, state, levels))
         except Wrong as wrong:
-            found.violation = f"{wrong}; {_told(scenario, state)}"
+            found.violation = f"{wrong}; {_described(scenario, state)}"
             break
         for reached in nexts:
             if reached not in seen:
                 seen.add(reached)
                 todo.append(reached)
         if not nexts and any(_is_waiting(scenario, state, writer) for writer in range(len(scenario.writers))):
-            found.violation = f"nobody can go on; {_told(scenario, state)}"
+            found.violation = f"nobody can go on; {_described(scenario, state)}"
             break
     found.states = len(seen)
     found.levels = Counter(level for _, _, level in levels)
@@ -165,7 +165,7 @@ def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -
     head = len(state.log) - 1
     is_free = _is_free(scenario, state, writer, step)
 
-    def told(*said: tuple[str, int], log: Log = state.log, **changed: Any) -> State:
+    def described(*said: tuple[str, int], log: Log = state.log, **changed: Any) -> State:
         traces = (*state.traces[:writer], (*state.traces[writer], *said), *state.traces[writer + 1 :])
         return replace(state, traces=traces, log=log, **changed)
 
@@ -174,36 +174,36 @@ def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -
             pending = state.traces[writer][-1:] and state.traces[writer][-1][0] == "computed"
             if not pending:
                 captured = _stock(scenario, writer, state.traces[writer], state.log)
-                yield told(("computed", head)) if captured.actions else told(("nothing", head))
+                yield described(("computed", head)) if captured.actions else described(("nothing", head))
                 return
             snapshot = state.traces[writer][-1][1]
             if head == snapshot and is_free and not _is_staged(scenario, state.traces[writer][:-1]):
                 captured = _stock(scenario, writer, state.traces[writer][:-1], state.log)
                 text = text_of(writer, _stock_id(writer, state.traces[writer][:-1]), captured.actions)
-                yield told(("put", head + 1), log=(*state.log, text))
+                yield described(("put", head + 1), log=(*state.log, text))
                 if state.faults < scenario.faults:
                     # The store retried after a lost answer, and took its own commit for another writer's.
-                    yield told(("captured", snapshot), log=(*state.log, text), faults=state.faults + 1)
+                    yield described(("captured", snapshot), log=(*state.log, text), faults=state.faults + 1)
             else:
-                yield told(("captured", snapshot))
+                yield described(("captured", snapshot))
         case ReadChanges():
-            yield told(("read", head))
+            yield described(("read", head))
         case Put(version=version, actions=actions):
             if not is_free:
                 return
             id_ = _put_id(writer, state.traces[writer])
             text = text_of(writer, id_, actions)
             is_won = version == head + 1
-            yield told(("done" if is_won else "lost", 0), log=(*state.log, text) if is_won else state.log)
+            yield described(("done" if is_won else "lost", 0), log=(*state.log, text) if is_won else state.log)
             if state.faults < scenario.faults:
                 faults = state.faults + 1
-                yield told(("lost", 0), faults=faults)
+                yield described(("lost", 0), faults=faults)
                 if is_won:
-                    yield told(("lost", 0), log=(*state.log, text), faults=faults)
-                yield told(("lost", 0), faults=faults, late=(*state.late, (writer, version, text)))
+                    yield described(("lost", 0), log=(*state.log, text), faults=faults)
+                yield described(("lost", 0), faults=faults, late=(*state.late, (writer, version, text)))
         case Reserve():
             if state.reserved_by in (None, writer):
-                yield told(("reserved", 0), reserved_by=writer)
+                yield described(("reserved", 0), reserved_by=writer)
         case _:
             raise AssertionError(f"not answered: {step}")
 
@@ -241,7 +241,7 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
                 case FindEntered() | MeetKeys() | FindMoved() | ReadVector() | WriteVectors():
                     answer = _looked_up(change, effect, log)
                 case _:
-                    if not _is_told(trace[place:]):
+                    if not _has_answer(trace[place:]):
                         return effect
                     answer, place = _answer(scenario, writer, trace, place, log, effect)
     except StopIteration as end:
@@ -253,14 +253,14 @@ def _waited(scenario: Scenario, writer: int) -> Protocol[Published]:
     """Runs a writer whose change is computed before its turn: it is rebased now and then, and put at last."""
     executed = yield from perform(Execute())
     assert isinstance(executed, Captured), "nothing is put when it is computed ahead"
-    staged, foreseen = executed, None
-    if scenario.foresees:
-        foreseen = yield from publishing.foresee(staged, _coming(scenario, writer), None)
+    staged, speculation = executed, None
+    if scenario.speculates:
+        speculation = yield from publishing.speculate(staged, _coming(scenario, writer), None)
     for _ in range(scenario.follows):
-        followed = yield from publishing.follow(staged, foreseen)
+        followed = yield from publishing.follow(staged, speculation)
         if followed is not None:
-            staged, foreseen = followed.commit, None
-    if foreseen is not None and (followed := (yield from publishing.come(staged, foreseen))) is not None:
+            staged, speculation = followed.commit, None
+    if speculation is not None and (followed := (yield from publishing.come(staged, speculation))) is not None:
         staged = followed.commit
     return (yield from publishing.publish(staged, executed.version))
 
@@ -318,12 +318,12 @@ def put_together(scenario: Scenario) -> str:
     except Wrong as wrong:
         return str(wrong)
     names = [members[member][0].name for member in group.members]
-    if not is_told_by_feed(group.actions, rows_of(log), found):
+    if not is_in_the_feed(group.actions, rows_of(log), found):
         return f"{scenario.writers[0].name}, then {names}: the change feed shows another change"
     return "" if found == expected else f"{scenario.writers[0].name}, then {names} gave {sorted(found.elements())}"
 
 
-def _is_told(rest: tuple[tuple[str, int], ...]) -> bool:
+def _has_answer(rest: tuple[tuple[str, int], ...]) -> bool:
     """Returns whether the trace continues with a complete answer; a computed statement takes two steps."""
     return len(rest) > 1 or (len(rest) == 1 and rest[0][0] != "computed")
 
@@ -380,7 +380,7 @@ def _on_files(
 ) -> Captured | Committed:
     """Returns the commit that stock Delta computes for the writer's statement on some files only."""
     bodies = {body["path"]: body if "rows" in body else add_of(log, body) for body in files}
-    there = {**files_of(log[: version + 1]), **(_coming(scenario, writer) if scenario.foresees else {})}
+    there = {**files_of(log[: version + 1]), **(_coming(scenario, writer) if scenario.speculates else {})}
     if any(there.get(path) != body for path, body in bodies.items()):
         raise Wrong("a statement was executed on files that are not in the table")
     change = scenario.writers[writer]
@@ -414,7 +414,7 @@ def _check(scenario: Scenario, state: State) -> None:
         raise Wrong(
             f"{scenario.writers[writer].name} gave {sorted(after.elements())}, not {sorted(expected.elements())}"
         )
-    if not is_told_by_feed(parse(state.log[-1]), before, after):
+    if not is_in_the_feed(parse(state.log[-1]), before, after):
         raise Wrong(f"the change feed of {scenario.writers[writer].name} shows another change than there was")
     if [writer_of(text) for text in state.log].count(writer) > 1:
         raise Wrong(f"{scenario.writers[writer].name} was done twice")
@@ -438,7 +438,7 @@ def _check_end(scenario: Scenario, state: State, writer: int, end: Published) ->
         raise Wrong(f"{change.name} was left out, though there was something to do at every version")
 
 
-def _told(scenario: Scenario, state: State) -> str:
+def _described(scenario: Scenario, state: State) -> str:
     commits = [scenario.writers[writer_of(text)].name for text in state.log[1:]]
     rows = [sorted(row for body in files_of(state.log[:1]).values() for row in rows_in(body))]
     return f"table {rows[0]}, log: {', '.join(commits)}; traces {state.traces}"

@@ -61,7 +61,7 @@ def explored(
     has_feed: bool = False,
     executions_max: int = 99,
     follows: int = 0,
-    foresees: bool = False,
+    speculates: bool = False,
 ) -> Found:
     """All choices of so many statements, on both tables; the first violation ends it."""
     whole = Found()
@@ -79,7 +79,7 @@ def explored(
                     faults=faults,
                     executions_max=executions_max,
                     follows=follows,
-                    foresees=foresees,
+                    speculates=speculates,
                 )
             )
             whole.states += found.states
@@ -136,12 +136,12 @@ def test_a_change_rebased_onto_an_append_before_that_is_put_is_serial(*, marks: 
     for change in ALL:
         assert (
             explored(
-                (change, append(4, 0)), 2, follows=1, foresees=True, marks=marks, has_vectors=has_vectors
+                (change, append(4, 0)), 2, follows=1, speculates=True, marks=marks, has_vectors=has_vectors
             ).violation
             == ""
         )
     few = (update(0, 1), merge(4, 5), append(4, 0))
-    assert explored(few, 3, follows=1, foresees=True, marks=marks, has_vectors=has_vectors).violation == ""
+    assert explored(few, 3, follows=1, speculates=True, marks=marks, has_vectors=has_vectors).violation == ""
 
 
 def test_a_change_rebased_ahead_of_its_turn_is_not_put_after_its_successor() -> None:
@@ -372,7 +372,7 @@ def no_look_for_stock_s_own(statement: Statement, lost: Captured, since: Version
     return real_follow(statement, replace(lost, info={}), since)
 
 
-def followed_as_it_was(staged: Captured, foreseen: commit_protocol.Foreseen | None) -> Protocol[Any]:
+def followed_as_it_was(staged: Captured, speculation: commit_protocol.Speculation | None) -> Protocol[Any]:
     """Before its turn a commit is taken to follow what came, whatever it was."""
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes)
@@ -424,10 +424,10 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
     "followed as it was": (commit_protocol, "follow", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
     "expected commit, whatever came": (
-        commit_protocol.Foreseen,
+        commit_protocol.Speculation,
         "has_come",
-        lambda foreseen, won: True,
-        lambda: explored((update(0, 1), append(4, 0)), 2, follows=1, foresees=True),
+        lambda speculation, won: True,
+        lambda: explored((update(0, 1), append(4, 0)), 2, follows=1, speculates=True),
     ),
     "a stock put during a reservation": (
         rows,

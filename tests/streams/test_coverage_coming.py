@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakegate.delta.actions import Captured, Changes, FileChange
 from lakegate.ids import TableLocation, Version
-from lakegate.rows.conflict.commit_protocol import Followed, Foreseen
+from lakegate.rows.conflict.commit_protocol import Followed, Speculation
 from lakegate.rows.execution import announced, coming
 from lakegate.rows.transaction import Run
 from lakegate.streams.requests.apply import TargetRows
@@ -354,10 +354,10 @@ def test_outcomes_of_requests_are_written_concurrently_with_their_change(
 def test_an_expected_commit_has_come_only_if_it_changed_nothing_else() -> None:
     """Another definition of the table may ask for other files of a commit, as a change feed does."""
     files = {"f": FileChange("f", None, {"path": "f"})}
-    foreseen = Foreseen(
+    speculation = Speculation(
         files=files, followed=Followed(commit=Captured(version=Version(1), actions=(), info={}), level=1, reason=None)
     )
-    assert foreseen.has_come(Changes(version=Version(3), files=files, transactions={"stream": 1}))
+    assert speculation.has_come(Changes(version=Version(3), files=files, transactions={"stream": 1}))
     for more in ({"is_definition_changed": True}, {"is_file_said_anew": True}, {"domains": frozenset({"d"})}):
-        assert not foreseen.has_come(Changes(version=Version(3), files=files, **more))
-    assert not foreseen.has_come(Changes(version=Version(3), files={}))
+        assert not speculation.has_come(Changes(version=Version(3), files=files, **more))
+    assert not speculation.has_come(Changes(version=Version(3), files={}))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakegate.ids import Version
-from lakegate.streams.maintenance.schedule import Deed, Erased, Maintained, Purged, folded
+from lakegate.streams.maintenance.schedule import Erased, Maintained, MaintenanceEvent, Purged, folded
 
 DAY = 86_400_000
 WEEK, MONTH = 7 * DAY, 30 * DAY
@@ -14,8 +14,8 @@ WEEK, MONTH = 7 * DAY, 30 * DAY
 
 def event(
     version: int, at_ms: int = 0, *, step: str | None = None, changes: bool = False, removes: bool = False, **facts: Any
-) -> Deed:
-    return Deed(
+) -> MaintenanceEvent:
+    return MaintenanceEvent(
         version=Version(version), at_ms=at_ms, step=step, facts=facts, changes_data=changes, removes_files=removes
     )
 
@@ -45,11 +45,11 @@ def test_vacuum_is_due_again_when_files_that_were_too_young_are_old_enough() -> 
 def test_what_a_commit_carries_is_read_back() -> None:
     """Facts of both kinds of state, through JSON's types; other facts are none."""
     state = Maintained(at=Version(5), changed=Version(3), removed_ms=7, vacuumed=Version(4), vacuumed_ms=9)
-    assert Maintained.told(state.facts()) == state
+    assert Maintained.recorded(state.facts()) == state
     erased = Erased(at=Version(5), hidden_ms=3, purged=(Purged(at_ms=2, since_ms=1),))
-    assert Erased.told(erased.facts()) == erased
+    assert Erased.recorded(erased.facts()) == erased
     tested: Mapping[str, Any] = {"tested": 4, "kept": 0, "oldest_ms": None, "swept": -1}
-    assert (Maintained.told(tested), Erased.told(tested)) == (None, None)
+    assert (Maintained.recorded(tested), Erased.recorded(tested)) == (None, None)
 
 
 def test_a_purge_is_due_so_early_that_its_files_may_be_deleted_in_time() -> None:

@@ -102,7 +102,7 @@ def single_write(session: SparkSession, token: WriteToken) -> Iterator[None]:
             with conflicts():
                 yield
         except Exception as error:
-            if any(TOKEN_WITHOUT_NUMBER in text for text in _told(error)):
+            if any(TOKEN_WITHOUT_NUMBER in text for text in _texts_of(error)):
                 raise second_write() from error
             raise
 
@@ -134,7 +134,7 @@ def conflicts() -> Iterator[None]:
 
 def conflict_name(error: BaseException) -> str | None:
     """Returns Delta's name of the conflict, if the error is a conflict or was caused by one; else None."""
-    for text in _told(error):
+    for text in _texts_of(error):
         if found := CONFLICT.search(text):
             return found[1] or found[2]
     return None
@@ -202,7 +202,7 @@ def confs(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
         unless_gone(restore)
 
 
-def _told(error: BaseException) -> Iterator[str]:
+def _texts_of(error: BaseException) -> Iterator[str]:
     """Yields the texts of Delta's and Spark's errors in the chain of an error, including causes in the JVM."""
     cause: BaseException | None = error
     while cause is not None:

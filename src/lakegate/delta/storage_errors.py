@@ -107,7 +107,7 @@ def reason(text: str) -> Reason | None:
     return Reason(missing, "Add the action to the policy")
 
 
-def told(text: str) -> str:
+def described(text: str) -> str:
     """Returns an error of S3 or DynamoDB in plain words, followed by its first line."""
     line = next(iter(text.strip().splitlines()), "no reason was given")
     found = reason(text)
@@ -141,7 +141,7 @@ def refusal(error: BaseException) -> Unavailable | None:
     found = reason(text)
     assert found is not None
     service = "DynamoDB" if "DynamoDB did not" in text else "S3"
-    refused = Unavailable(f"{service} refused a request: {told(text)}", advice=found.advice)
+    refused = Unavailable(f"{service} refused a request: {described(text)}", advice=found.advice)
     refused.__cause__ = error
     return refused
 

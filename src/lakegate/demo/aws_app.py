@@ -198,8 +198,8 @@ class App:
 def _error(environ: Environ, fault: Fault) -> tuple[str, list[tuple[str, str]], bytes]:
     status = f"{fault.status} {fault.code}"
     if "HTTP_X_AMZ_TARGET" in environ:
-        told = {"__type": f"com.amazonaws.dynamodb.v20120810#{fault.code}", "message": fault.message}
-        return status, [("Content-Type", "application/x-amz-json-1.0")], json.dumps(told).encode()
+        reported = {"__type": f"com.amazonaws.dynamodb.v20120810#{fault.code}", "message": fault.message}
+        return status, [("Content-Type", "application/x-amz-json-1.0")], json.dumps(reported).encode()
     text = f'<?xml version="1.0"?><Error><Code>{fault.code}</Code><Message>{fault.message}</Message></Error>'
     return status, [("Content-Type", "application/xml")], text.encode()
 

@@ -204,7 +204,7 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[st
         ]
         return held.pid
 
-    def told(killed: Killed) -> None:
+    def reported(killed: Killed) -> None:
         text = f"killed with -9 in the middle of turn {cut_off[0].epoch} (pid {killed.pid})"
         _notice(show, text, INGESTION)
 
@@ -217,7 +217,7 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[st
     log = lake.logs / "with-turns.log"
     began_s = time.monotonic()
     try:
-        with log.open("a", encoding="utf-8") as errors, Killer(lake.commits(lake.table), pid, told) as killer:
+        with log.open("a", encoding="utf-8") as errors, Killer(lake.commits(lake.table), pid, reported) as killer:
             processes = Processes(commands, show=shown, errors=errors)
             codes, _ = processes.run()
     finally:
@@ -327,11 +327,11 @@ def run_without_turns(
     def pid() -> int | None:
         return None if ingestion.process is None or not is_killed else ingestion.process.pid
 
-    def told(killed: Killed) -> None:
+    def reported(killed: Killed) -> None:
         ingestion.add(Line(job=INGESTION, what="killed", batch=None, at_ms=killed.at_ms))
 
     began_s = time.monotonic()
-    with _ended(list(jobs.values())), Killer(lake.commits(lake.table_without), pid, told) as killer:
+    with _ended(list(jobs.values())), Killer(lake.commits(lake.table_without), pid, reported) as killer:
         for job in jobs.values():
             job.thread.start()
         for job in jobs.values():

@@ -31,15 +31,15 @@ class Killed:
 class Killer:
     """Watches the log of a table, and kills once."""
 
-    def __init__(self, commits: Commits, pid: Callable[[], int | None], told: Callable[[Killed], None]) -> None:
+    def __init__(self, commits: Commits, pid: Callable[[], int | None], reported: Callable[[Killed], None]) -> None:
         """Prepares the killer.
 
         Args:
             commits: The log to watch.
             pid: The job's Python process; None if it is not running: then nothing is killed.
-            told: Called after the kill, in the watching thread.
+            reported: Called after the kill, in the watching thread.
         """
-        self._commits, self._pid, self._told = commits, pid, told
+        self._commits, self._pid, self._on_kill = commits, pid, reported
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="killer", daemon=True)
         self.killed: Killed | None = None
@@ -67,5 +67,5 @@ class Killer:
             except ProcessLookupError:
                 continue
             self.killed = Killed(pid=pid, at_ms=time.time_ns() // 1_000_000)
-            self._told(self.killed)
+            self._on_kill(self.killed)
             return

@@ -14,7 +14,7 @@ from pathlib import Path
 from lakegate.delta.commit_file import Commit
 from lakegate.delta.local_files import LOG, LocalLog
 from lakegate.streams.maintenance.schedule import Erased, folded
-from lakegate.streams.maintenance.statements import deed
+from lakegate.streams.maintenance.statements import event
 
 CHANGE_DATA = "_change_data"
 
@@ -112,9 +112,9 @@ def bytes_left(
 
 
 def _since_ms(job: str, log: LocalLog) -> int | None:
-    deeds = [deed(commit, job) for commit in log.commits()]
-    told = next((state for one in reversed(deeds) if (state := Erased.told(one.facts)) is not None), Erased())
-    return folded(told, deeds).since_ms
+    events = [event(commit, job) for commit in log.commits()]
+    recorded = next((state for one in reversed(events) if (state := Erased.recorded(one.facts)) is not None), Erased())
+    return folded(recorded, events).since_ms
 
 
 def last_erasure(job: str, table: LocalLog) -> Commit | None:

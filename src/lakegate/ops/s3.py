@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from lakegate.delta.storage_errors import reason, told
+from lakegate.delta.storage_errors import described, reason
 from lakegate.ops.finding import Finding
 
 RACERS, KEYS = 8, 20
@@ -60,7 +60,7 @@ def examine(
         text = str(thrown.getMessage() or thrown)
         known = reason(text)
         advice = "Nothing was changed" if known is None else f"{known.advice}. Nothing was changed"
-        yield Finding(level="fault", where=where, what=told(text), advice=advice, exit_code=UNAVAILABLE)
+        yield Finding(level="fault", where=where, what=described(text), advice=advice, exit_code=UNAVAILABLE)
 
 
 def _flags(where: str, conf: Any) -> Iterator[Finding]:
@@ -89,7 +89,7 @@ def _server(where: str, jvm: Any, files: Any, path: Any, *, is_deep: bool, is_ne
     store = jvm.io.github.lakegate.ConditionalPutLogStore
     folder = jvm.org.apache.hadoop.fs.Path(path, f"_lakegate/probe-{uuid.uuid4().hex}")
 
-    def winners(key: int, writers: int) -> int:
+    def acknowledged_writers(key: int, writers: int) -> int:
         scratch = jvm.org.apache.hadoop.fs.Path(folder, str(key))
 
         def is_let_through(number: int) -> bool:
@@ -105,7 +105,9 @@ def _server(where: str, jvm: Any, files: Any, path: Any, *, is_deep: bool, is_ne
             return sum(pool.map(is_let_through, range(writers)))
 
     try:
-        doubled = [key for key in range(KEYS if is_deep else 1) if winners(key, RACERS if is_deep else 2) != 1]
+        doubled = [
+            key for key in range(KEYS if is_deep else 1) if acknowledged_writers(key, RACERS if is_deep else 2) != 1
+        ]
     finally:
         files.delete(folder, True)
     tried = f"{RACERS} writers of each of {KEYS} keys" if is_deep else "two writers of a key"

@@ -13,7 +13,7 @@ from lakegate.delta.table_log import refuse_catalog
 from lakegate.effects import Protocol, drive
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
-from lakegate.rows.conflict.commit_protocol import Followed, Foreseen, come, follow, foresee
+from lakegate.rows.conflict.commit_protocol import Followed, Speculation, come, follow, speculate
 from lakegate.rows.driver_state import Shared
 from lakegate.rows.statement import Dml
 from lakegate.rows.transaction import Base, Meets, Outcome, Run, unknown
@@ -35,7 +35,7 @@ class Staged:
     """The reason of each repeated execution during a rebase."""
     passed: Mapping[Version, tuple[Action, ...]] = field(default_factory=dict)
     """The commits on which it was rebased."""
-    foreseen: Foreseen | None = None
+    speculation: Speculation | None = None
     """Its speculative rebase on appends that are not committed yet."""
 
 
@@ -85,9 +85,9 @@ class Publisher(Shared):
 
         It never waits for another statement. Returns `staged` unchanged if it needs no rebase, or if only `finish` can decide.
         """
-        return self._followed(staged, follow(staged.commit, staged.foreseen), meets)
+        return self._followed(staged, follow(staged.commit, staged.speculation), meets)
 
-    def foresee(self, staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
+    def speculate(self, staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
         """Rebases a staged statement speculatively on these files: `follow` and `finish` use the result if they are committed.
 
         Args:
@@ -96,7 +96,7 @@ class Publisher(Shared):
             meets: Known answers about keys.
         """
         run = Run(self, staged.dml, staged.token, staged.base, is_ahead=True, meets=meets)
-        return replace(staged, foreseen=drive(foresee(staged.commit, coming, staged.foreseen), run.answer))
+        return replace(staged, speculation=drive(speculate(staged.commit, coming, staged.speculation), run.answer))
 
     def _followed(self, staged: Staged, protocol: Protocol[Followed | None], meets: Meets) -> Staged:
         run = Run(self, staged.dml, staged.token, staged.base, is_ahead=True, meets=meets)
@@ -110,7 +110,7 @@ class Publisher(Shared):
             level=max(staged.level, followed.level),
             reasons=staged.reasons if followed.reason is None else (*staged.reasons, followed.reason),
             passed={**staged.passed, **run.known},
-            foreseen=None,
+            speculation=None,
         )
 
     def finish(self, staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Outcome:
@@ -121,8 +121,8 @@ class Publisher(Shared):
             stamp: The token for its commit; nothing is written if the table has an equal or later one.
             meets: Known answers about keys.
         """
-        if staged.foreseen is not None:
-            staged = self._followed(staged, come(staged.commit, staged.foreseen), meets)
+        if staged.speculation is not None:
+            staged = self._followed(staged, come(staged.commit, staged.speculation), meets)
         known = dict(staged.passed)
         run = Run(self, staged.dml, staged.token, staged.base, stamp=stamp, known=known, meets=meets)
         run.require_files(staged.commit)

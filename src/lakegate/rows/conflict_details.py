@@ -24,7 +24,7 @@ METADATA_LENGTH_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Winner:
+class WinningCommit:
     """A winning commit."""
 
     version: int | None
@@ -42,30 +42,32 @@ class Winner:
         return f"another commit ({what})" if self.version is None else f"version {self.version} ({what})"
 
 
-def winner_of(info: Mapping[str, Any], version: int | None, *, is_definition_changed: bool = False) -> Winner:
+def winning_commit_of(
+    info: Mapping[str, Any], version: int | None, *, is_definition_changed: bool = False
+) -> WinningCommit:
     """Describes a commit with this `commitInfo`."""
     metadata, ours = info.get("userMetadata"), lakegate_metadata(info)
     by = None if metadata is None else f"user metadata {str(metadata)[:METADATA_LENGTH_MAX]}"
     if ours is not None and ours.get("job") is not None:
         by = f"job {ours['job']}"
     operation = str(info.get("operation") or "of an operation that it does not name")
-    return Winner(version=version, operation=operation, by=by, is_definition_changed=is_definition_changed)
+    return WinningCommit(version=version, operation=operation, by=by, is_definition_changed=is_definition_changed)
 
 
-def first_of(commits: Mapping[Version, tuple[Action, ...]]) -> Winner | None:
+def first_of(commits: Mapping[Version, tuple[Action, ...]]) -> WinningCommit | None:
     """Returns the first commit that changed the table's definition, as most others can be rebased on; else the first commit."""
     found = None
     for version, actions in sorted(commits.items()):
         is_definition_changed = any(action.kind in ("metaData", "protocol") for action in actions)
         if found is None or is_definition_changed:
             info: Body = next((action.body for action in actions if action.kind == "commitInfo"), {})
-            found = winner_of(info, version, is_definition_changed=is_definition_changed)
+            found = winning_commit_of(info, version, is_definition_changed=is_definition_changed)
         if is_definition_changed:
             break
     return found
 
 
-def tell_of(error: BaseException, winner: Winner | None) -> None:
+def tell_of(error: BaseException, winner: WinningCommit | None) -> None:
     """Adds a note to the error of a statement that was not committed: nothing was written, and the winning commit, if any."""
     if winner is None:
         error.add_note("lakegate: nothing of this statement was written")
@@ -92,7 +94,7 @@ def telling_conflicts() -> Iterator[None]:
         raise
 
 
-def _quoted(text: str) -> Winner | None:
+def _quoted(text: str) -> WinningCommit | None:
     """Returns the commit that Delta's error quotes; None if it quotes none."""
     found = CONFLICTING.search(text)
     if found is None:
@@ -101,4 +103,4 @@ def _quoted(text: str) -> Winner | None:
         info, _ = json.JSONDecoder().raw_decode(found[1])
     except ValueError:
         return None
-    return winner_of(info, info.get("version"))
+    return winning_commit_of(info, info.get("version"))

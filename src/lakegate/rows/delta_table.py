@@ -21,7 +21,7 @@ from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.conflict_details import telling_conflicts
 from lakegate.rows.execution import location_of, run
 from lakegate.rows.explain import Explanation, explain
-from lakegate.rows.result import Result, told
+from lakegate.rows.result import Result, with_result
 from lakegate.rows.statement import Dml, relocation
 
 OptionalCondition = str | Column | None
@@ -683,7 +683,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         Source: `delta.tables.DeltaMergeBuilder.execute`.
         """
         result = run(self._clauses.dml(super().execute))
-        return told(result.returned if result.returned is not None else result.counted(self._spark), result)
+        return with_result(result.returned if result.returned is not None else result.counted(self._spark), result)
 
     def explain(self) -> Explanation:
         """Explains on what the MERGE depends, and what a concurrent commit means for it; executes nothing."""
@@ -953,7 +953,7 @@ def optimized(spark: SparkSession, table: TableLocation, execute: Callable[[], o
             "filesRemoved": {"totalFiles": removed, "totalSize": said("numRemovedBytes")},
         }
         frame = spark.createDataFrame([{"path": str(table), "metrics": metrics}], _optimize_schema(spark))
-    return told(frame, result)
+    return with_result(frame, result)
 
 
 def _optimize_schema(spark: SparkSession) -> StructType:

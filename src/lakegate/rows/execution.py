@@ -112,7 +112,7 @@ def put(
         token: The same token.
     """
     dml = Dml(session=spark, table=table, operation=operation, execute=execute)
-    return _told(dml, publisher(spark).publish(dml, token))
+    return _reported(dml, publisher(spark).publish(dml, token))
 
 
 @contextmanager
@@ -182,8 +182,8 @@ def run(dml: Dml) -> Result:
         return collector.take(dml)
     write: TurnWrite | None = getattr(_turn_writes, "now", None)
     if write is not None and write.is_meant(dml):
-        return _told(dml, write.make(dml))
-    return _told(dml, publisher(dml.session).publish(dml))
+        return _reported(dml, write.make(dml))
+    return _reported(dml, publisher(dml.session).publish(dml))
 
 
 def _skipped() -> Outcome:
@@ -200,7 +200,7 @@ def plain(location: str) -> str:
 @in_plain_words()
 def finish(staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Result:
     """Commits a staged statement."""
-    return _told(staged.dml, publisher(staged.dml.session).finish(staged, stamp, meets))
+    return _reported(staged.dml, publisher(staged.dml.session).finish(staged, stamp, meets))
 
 
 def known(staged: Staged) -> Version:
@@ -213,9 +213,9 @@ def follow(staged: Staged, meets: Meets = unknown) -> Staged:
     return publisher(staged.dml.session).follow(staged, meets)
 
 
-def foresee(staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
+def speculate(staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
     """Rebases a staged statement speculatively on pending appends of this driver; see `coming`."""
-    return publisher(staged.dml.session).foresee(staged, coming, meets)
+    return publisher(staged.dml.session).speculate(staged, coming, meets)
 
 
 def announce(staged: Staged, job: str, batch: int) -> None:
@@ -247,7 +247,7 @@ def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[],
     return lambda: _callbacks.remove(callback)
 
 
-def _told(dml: Dml, outcome: Outcome) -> Result:
+def _reported(dml: Dml, outcome: Outcome) -> Result:
     def read_info(version: int) -> Mapping[str, Any]:
         jvm = Jvm(dml.session)
         log = jvm.delta_log(dml.table)

@@ -80,7 +80,7 @@ class Result:
         return next((self.metrics[name] for name in ROWS[column] if name in self.metrics), 0)
 
 
-def told(frame: DataFrame, result: Result) -> DataFrame:
+def with_result(frame: DataFrame, result: Result) -> DataFrame:
     """Attaches the `Result` to a stock result, as its attribute `lakegate`."""
     frame.__dict__["lakegate"] = result
     return frame

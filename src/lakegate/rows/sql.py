@@ -22,7 +22,7 @@ from lakegate.rows.delta_table import optimized
 from lakegate.rows.execution import location_of, run
 from lakegate.rows.explain import Explanation, explain
 from lakegate.rows.plan_analysis import EXPRESSIONS, PATTERNS, kind
-from lakegate.rows.result import told
+from lakegate.rows.result import with_result
 from lakegate.rows.statement import Dml, relocation
 
 DATASET = "org.apache.spark.sql.classic.Dataset"
@@ -80,7 +80,7 @@ def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Data
                 frame = spark.createDataFrame([], "")
             case _:
                 frame = counted
-    return told(frame, result)
+    return with_result(frame, result)
 
 
 def explain_sql(spark: SparkSession, text: str) -> Explanation:

@@ -47,7 +47,7 @@ from lakegate.rows.conflict.effects import (
 )
 from lakegate.rows.conflict.read_set import Reads, Statement, classify
 from lakegate.rows.conflict.rebase import rebase
-from lakegate.rows.conflict_details import Winner, first_of, tell_of, winner_of
+from lakegate.rows.conflict_details import WinningCommit, first_of, tell_of, winning_commit_of
 from lakegate.rows.driver_state import Shared
 from lakegate.rows.group_commit import lead
 from lakegate.rows.row_reader import TableRows
@@ -176,7 +176,7 @@ class Run:
                     **{"table": self.dml.table, **facts, "version": self.in_doubt},
                 ) from error
             if not isinstance(error, LakegateError) and not is_after_put(error):
-                tell_of(error, self._winner())
+                tell_of(error, self._winning_commit())
             raise
         finally:
             self._unlock()
@@ -284,7 +284,7 @@ class Run:
         """Logs that an execution with the table reserved was overtaken, for example by a writer without a gate."""
         self._executions_reserved += self.is_reserved
         if self._executions_reserved > 1:
-            winner = self._winner()
+            winner = self._winning_commit()
             LOGGER.warning(
                 "executing %s on %s again (attempt %d under the table's reservation): version %s (%s) was committed by a writer "
                 "that ignores the reservation; retrying",
@@ -353,7 +353,7 @@ class Run:
         protocol = json.loads(snapshot.protocol().json())["protocol"]
         features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
         if (unserved := sorted(features & UNSERVED_FEATURES)) and not self._is_stock_there():
-            winner = self._winner()
+            winner = self._winning_commit()
             raise UnsupportedTable(
                 f"{'the commit was captured' if winner is None else 'another commit came first'}, and a feature of this table "
                 "does not allow a rebase onto concurrent commits; nothing was written",
@@ -413,7 +413,7 @@ class Run:
                 reason=first_line(error),
             ) from error
         if texts == {} and last >= 0:
-            raise self._made_anew()  # the log has fewer versions: our commit would follow a gap
+            raise self._is_recreated()  # the log has fewer versions: our commit would follow a gap
         if texts is not None:
             texts.pop(last, None)
         first = last + 1
@@ -437,7 +437,7 @@ class Run:
         commits = self.commits(self._computed_on)
         return self._stock_id in changes(self._computed_on, list(commits.values())).transaction_ids
 
-    def _winner(self) -> Winner | None:
+    def _winning_commit(self) -> WinningCommit | None:
         """Returns the winning commit, as far as the log shows it: for the error when something else has failed."""
         if self._computed_on is None:
             return None
@@ -445,12 +445,12 @@ class Run:
             self.commits(self._computed_on)
         return first_of({version: actions for version, actions in self.known.items() if version > self._computed_on})
 
-    def _maker(self) -> Winner | None:
+    def _maker(self) -> WinningCommit | None:
         """Returns the commit that created the current table."""
         text = self.jvm.read_text(self.log, self.jvm.path(self.log.logPath(), f"{0:020d}.json"))
-        return None if text is None else winner_of(commit_info(text), 0)
+        return None if text is None else winning_commit_of(commit_info(text), 0)
 
-    def _made_anew(self) -> InvalidRequest:
+    def _is_recreated(self) -> InvalidRequest:
         return InvalidRequest(
             "the table was dropped, or created again, while the statement ran; nothing was written",
             advice="Run the statement again",
@@ -490,7 +490,7 @@ class Run:
                 if isinstance(tried, exact.Tried):
                     return tried
                 if not self._is_the_same(tried) or tried.version < version - 1:
-                    raise self._made_anew()
+                    raise self._is_recreated()
                 if tried.version != version - 1:
                     return exact.Tried("stale", "")
         except JVM_ERRORS as error:
@@ -567,5 +567,5 @@ class Run:
             self.shared.afterwards(self._left.pop(0))
 
 
-def _facts(winner: Winner | None) -> dict[str, Any]:
+def _facts(winner: WinningCommit | None) -> dict[str, Any]:
     return {} if winner is None else winner.facts()

@@ -14,7 +14,7 @@ AT_ONCE_MAX = 2
 T = TypeVar("T")
 
 
-class Beside(Protocol):
+class InParallel(Protocol):
     """Runs work in a thread that inherits the job tags of this one; the jobs of a lost turn are cancelled by these tags."""
 
     def __call__(self, work: Callable[[], T]) -> Future[T]:
@@ -23,9 +23,9 @@ class Beside(Protocol):
 
 
 @contextmanager
-def beside(session: SparkSession) -> Iterator[Beside]:
+def in_parallel(session: SparkSession) -> Iterator[InParallel]:
     """Yields a function that starts work in parallel threads; all of it has ended when the block ends."""
-    with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="lakegate-beside") as pool:
+    with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="lakegate-parallel") as pool:
 
         def begin(work: Callable[[], T]) -> Future[T]:
             inherited: Callable[[Callable[[], T]], Callable[[], T]] = inheritable_thread_target(session)

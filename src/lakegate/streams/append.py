@@ -198,7 +198,7 @@ class AppendStream:
         except ColumnMoved:
             return None
         # Stored requests that count as standing are read at the current version. It must belong to the same moment as the outcomes.
-        if look.unsettled and not self._deciding.is_read(look):
+        if look.unrecorded and not self._deciding.is_read(look):
             return None
         insert = stage_append(session, rows, target, self._options)
         return _Computed(look=look, version=version, insert=insert, refused=refused)
@@ -468,7 +468,7 @@ class AppendStream:
             )
             if standing is not None:
                 rows = meet(rows, standing, stream.kind, metadata)
-            if stream.name in look.unsettled and (later := later_rules(self._context, stream)) is not None:
+            if stream.name in look.unrecorded and (later := later_rules(self._context, stream)) is not None:
                 rows = meet(rows, later, stream.kind, metadata)
         return rows
 
@@ -476,7 +476,7 @@ class AppendStream:
         for stream in self._deciding.streams:
             if not isinstance(stream.kind, Erase):
                 continue
-            erased = self._deciding.requests(stream, look).erased(is_unsettled=stream.name in look.unsettled)
+            erased = self._deciding.requests(stream, look).erased(is_unrecorded=stream.name in look.unrecorded)
             if erased is None:
                 continue
             known = _with_match(rows, erased.columns, metadata)

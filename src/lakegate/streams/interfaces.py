@@ -14,7 +14,7 @@ from lakegate.delta.gate import Gate
 from lakegate.delta.table_log import DeltaTableLog
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import Clock, WriteToken
-from lakegate.spark.threads import beside
+from lakegate.spark.threads import in_parallel
 from lakegate.telemetry.events import EventSink
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ def enter_all(turn: BatchTurn, tables: Sequence[TableLocation], session: SparkSe
     Raises:
         Fenced, LostTurn: As `BatchTurn.enter`; all entries that were started have ended.
     """
-    with beside(session) as begin:
+    with in_parallel(session) as begin:
         others = [begin(as_job(session, job, partial(turn.enter, table))) for table in tables[1:]]
         turn.enter(tables[0])
         for other in others:

@@ -211,7 +211,7 @@ def marked(frame: DataFrame, metadata: TableMetadata) -> DataFrame:
     return whole(frame, metadata).withColumn(BAD, F.coalesce(BAD, *checks)).select(*map(column, frame.columns))
 
 
-def told_by(frame: DataFrame, rules: Sequence[Rule]) -> list[Rule]:
+def rules_broken_by(frame: DataFrame, rules: Sequence[Rule]) -> list[Rule]:
     """Returns the rules that can be tested with the columns of a frame alone."""
     return [rule for rule in rules if _can_select(frame, rule.is_broken)]
 

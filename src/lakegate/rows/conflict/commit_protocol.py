@@ -70,7 +70,7 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
+class Speculation:
     """A staged commit that was rebased speculatively on files that are not committed yet."""
 
     files: Mapping[str, FileChange]
@@ -92,21 +92,21 @@ def _without_nothing(file: Body | None) -> Body | None:
     return None if file is None else {name: value for name, value in file.items() if value is not None and value != {}}
 
 
-def follow(staged: Captured, foreseen: Foreseen | None = None) -> Protocol[Followed | None]:
+def follow(staged: Captured, speculation: Speculation | None = None) -> Protocol[Followed | None]:
     """Rebases a staged commit on what is committed now, without committing it: `publish` then has less to do.
 
     Returns None if no commit was made since, or if only `publish` can decide what happens to the commit.
     """
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes), "only a waiting statement gets another answer"
-    if foreseen is not None and foreseen.has_come(won):
-        return _at(won.version, foreseen.followed)
+    if speculation is not None and speculation.has_come(won):
+        return _at(won.version, speculation.followed)
     if won.version == staged.version:
         return None
     return (yield from _followed(staged, won))
 
 
-def foresee(staged: Captured, coming: Mapping[str, Body], before: Foreseen | None) -> Protocol[Foreseen | None]:
+def speculate(staged: Captured, coming: Mapping[str, Body], before: Speculation | None) -> Protocol[Speculation | None]:
     """Rebases a staged commit as if these files were committed next; returns `before` if it is still valid.
 
     Args:
@@ -120,14 +120,14 @@ def foresee(staged: Captured, coming: Mapping[str, Body], before: Foreseen | Non
     if before is not None and before.files == files:
         return before
     followed = yield from _followed(staged, replace(won, files=files))
-    return None if followed is None else Foreseen(files=files, followed=followed)
+    return None if followed is None else Speculation(files=files, followed=followed)
 
 
-def come(staged: Captured, foreseen: Foreseen) -> Protocol[Followed | None]:
+def come(staged: Captured, speculation: Speculation) -> Protocol[Followed | None]:
     """Returns the speculative rebase if exactly the expected files were committed; else None."""
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes), "only a waiting statement gets another answer"
-    return _at(won.version, foreseen.followed) if foreseen.has_come(won) else None
+    return _at(won.version, speculation.followed) if speculation.has_come(won) else None
 
 
 def _at(version: Version, followed: Followed) -> Followed:

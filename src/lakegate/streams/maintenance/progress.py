@@ -12,7 +12,7 @@ from lakegate.rows.execution import finish, publisher
 from lakegate.rows.statement import Dml
 from lakegate.streams.interfaces import StreamContext
 from lakegate.streams.maintenance import statements
-from lakegate.streams.maintenance.schedule import Deed, State, folded
+from lakegate.streams.maintenance.schedule import MaintenanceEvent, State, folded
 
 S = TypeVar("S", bound=State)
 
@@ -31,7 +31,7 @@ class Watched(Generic[S]):
         table: TableLocation,
         *,
         new: S,
-        told: Callable[[Deed], S | None],
+        recorded: Callable[[MaintenanceEvent], S | None],
         unknown: Callable[[Version, int], S],
     ) -> None:
         """See the class.
@@ -41,11 +41,11 @@ class Watched(Generic[S]):
             job: The job whose commits carry the state.
             table: The table.
             new: The state of a table without commits.
-            told: Returns the state that a commit of the job carries.
+            recorded: Returns the state that a commit of the job carries.
             unknown: Returns the state at a version and its time, where the log no longer has the commits before it.
         """
         self._context, self._job, self._table = context, job, table
-        self._new, self._told, self._unknown = new, told, unknown
+        self._new, self._recorded, self._unknown = new, recorded, unknown
         self._known: S | None = None
 
     def state(self) -> S:
@@ -62,38 +62,38 @@ class Watched(Generic[S]):
     def _gone_on(self, known: S, head: Version) -> S | None:
         """Returns the state at the head; None if it has to be looked up."""
         try:
-            deeds = self._deeds(known.at, head)
+            events = self._events(known.at, head)
         except LogGone:
             return None
-        return None if any(self._told(deed) is not None for deed in deeds) else folded(known, deeds)
+        return None if any(self._recorded(event) is not None for event in events) else folded(known, events)
 
     def _looked_up(self, head: Version) -> S:
-        deeds: list[Deed] = []
+        events: list[MaintenanceEvent] = []
         upto, page = head, PAGE
         state: S | None = None
         while state is None and upto >= 0:
             after = Version(max(-1, upto - page))
             try:
-                found = self._deeds(after, upto)
+                found = self._events(after, upto)
             except LogGone:
                 if page > 1:
                     page = max(1, page // 4)
                     continue
                 break
-            deeds[:0] = found
-            state = next((told for told in map(self._told, reversed(found)) if told is not None), None)
+            events[:0] = found
+            state = next((recorded for recorded in map(self._recorded, reversed(found)) if recorded is not None), None)
             upto, page = after, page * 2
             if head - upto > LOOK_BACK_MAX:
                 break
         if state is not None and state.at < upto:
             # The state is older than its commit: the commits in between are read, too.
-            deeds[:0] = self._deeds(state.at, upto)
+            events[:0] = self._events(state.at, upto)
         elif state is None:
-            state = self._new if upto < 0 else self._unknown(upto, deeds[0].at_ms if deeds else 0)
-        return folded(state, deeds)
+            state = self._new if upto < 0 else self._unknown(upto, events[0].at_ms if events else 0)
+        return folded(state, events)
 
-    def _deeds(self, after: Version, upto: Version) -> list[Deed]:
-        return [statements.deed(commit, self._job) for commit in self._context.log.commits(self._table, after, upto)]
+    def _events(self, after: Version, upto: Version) -> list[MaintenanceEvent]:
+        return [statements.event(commit, self._job) for commit in self._context.log.commits(self._table, after, upto)]
 
 
 def relocate(context: StreamContext, dml: Dml, token: WriteToken) -> None:

@@ -45,7 +45,7 @@ class PhysicalErasure:
                 spec.name,
                 table,
                 new=Erased(),
-                told=lambda deed: Erased.told(deed.facts),
+                recorded=lambda event: Erased.recorded(event.facts),
                 # Earlier erasures are treated as if they had been made at that time.
                 unknown=lambda at, at_ms: Erased(at=at, hidden_ms=at_ms),
             )

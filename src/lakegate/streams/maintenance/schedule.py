@@ -19,7 +19,7 @@ ERASING = ("apply", "forget")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class MaintenanceEvent:
     """A commit, as one stream sees it."""
 
     version: Version
@@ -40,25 +40,25 @@ class State(Protocol):
     def at(self) -> Version:
         """The last version whose commit is included."""
 
-    def after(self, deed: Deed) -> Self:
+    def after(self, event: MaintenanceEvent) -> Self:
         """Returns the state after the next commit."""
 
     def facts(self) -> Mapping[str, Any]:
         """Returns the state as the facts that a commit carries."""
 
     @classmethod
-    def told(cls, facts: Mapping[str, Any]) -> Self | None:
+    def recorded(cls, facts: Mapping[str, Any]) -> Self | None:
         """Returns the state that a commit carries; None if it carries none."""
 
 
 S = TypeVar("S", bound=State)
 
 
-def folded(state: S, deeds: Iterable[Deed]) -> S:
+def folded(state: S, events: Iterable[MaintenanceEvent]) -> S:
     """Returns the state after commits, in order; skips those that are included already."""
-    for deed in deeds:
-        if deed.version > state.at:
-            state = state.after(deed)
+    for event in events:
+        if event.version > state.at:
+            state = state.after(event)
     return state
 
 
@@ -79,13 +79,13 @@ class Maintained:
     vacuumed: Version = Version(-1)
     vacuumed_ms: int | None = None
 
-    def after(self, deed: Deed) -> Maintained:
+    def after(self, event: MaintenanceEvent) -> Maintained:
         """See `State`."""
         return replace(
             self,
-            at=deed.version,
-            changed=deed.version if deed.changes_data else self.changed,
-            removed_ms=deed.at_ms if deed.removes_files else self.removed_ms,
+            at=event.version,
+            changed=event.version if event.changes_data else self.changed,
+            removed_ms=event.at_ms if event.removes_files else self.removed_ms,
         )
 
     def facts(self) -> Mapping[str, Any]:
@@ -94,7 +94,7 @@ class Maintained:
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def told(cls, facts: Mapping[str, Any]) -> Maintained | None:
+    def recorded(cls, facts: Mapping[str, Any]) -> Maintained | None:
         """See `State`."""
         if "optimized" not in facts:
             return None
@@ -142,14 +142,14 @@ class Erased:
     purged: tuple[Purged, ...] = ()
     """Purges that no VACUUM has followed, the oldest first."""
 
-    def after(self, deed: Deed) -> Erased:
+    def after(self, event: MaintenanceEvent) -> Erased:
         """See `State`."""
         hidden_ms, purged = self.hidden_ms, self.purged
-        if deed.step == PURGE and (since_ms := deed.facts.get("covers_ms")) is not None:
-            purged = (*purged, Purged(at_ms=deed.at_ms, since_ms=since_ms))
-        elif deed.step in ERASING and deed.removes_files and hidden_ms is None:
-            hidden_ms = deed.at_ms
-        return Erased(at=deed.version, hidden_ms=hidden_ms, purged=purged)
+        if event.step == PURGE and (since_ms := event.facts.get("covers_ms")) is not None:
+            purged = (*purged, Purged(at_ms=event.at_ms, since_ms=since_ms))
+        elif event.step in ERASING and event.removes_files and hidden_ms is None:
+            hidden_ms = event.at_ms
+        return Erased(at=event.version, hidden_ms=hidden_ms, purged=purged)
 
     def facts(self) -> Mapping[str, Any]:
         """See `State`."""
@@ -157,7 +157,7 @@ class Erased:
         return {"at": self.at, "hidden_ms": self.hidden_ms, "purged": purged}
 
     @classmethod
-    def told(cls, facts: Mapping[str, Any]) -> Erased | None:
+    def recorded(cls, facts: Mapping[str, Any]) -> Erased | None:
         """See `State`."""
         if "hidden_ms" not in facts:
             return None

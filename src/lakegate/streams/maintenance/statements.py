@@ -16,7 +16,7 @@ from lakegate.ids import TableLocation
 from lakegate.ports import WriteToken
 from lakegate.quoting import quoted
 from lakegate.rows.statement import Dml, relocation
-from lakegate.streams.maintenance.schedule import Deed
+from lakegate.streams.maintenance.schedule import MaintenanceEvent
 from lakegate.turns.protocol.fencing import NotApplied, read_token, unpack
 
 CHECK_CONF = "spark.databricks.delta.retentionDurationCheck.enabled"
@@ -87,12 +87,12 @@ def record(log: DeltaTableLog, table: TableLocation, token: WriteToken) -> None:
     raise Unavailable("others commit to the table faster than it can be read; what was done stands", table=table)
 
 
-def deed(commit: Commit, job: str) -> Deed:
+def event(commit: Commit, job: str) -> MaintenanceEvent:
     """Returns a commit as a job sees it."""
     said = commit.user_metadata or {}
     is_own = said.get("job") == job
     facts = said.get("user")
-    return Deed(
+    return MaintenanceEvent(
         version=commit.version,
         at_ms=commit.timestamp_ms,
         step=str(said.get("step")) if is_own else None,

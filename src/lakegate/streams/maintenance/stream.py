@@ -32,7 +32,7 @@ class MaintainStream:
             spec.name,
             context.target,
             new=Maintained(),
-            told=lambda deed: Maintained.told(deed.facts),
+            recorded=lambda event: Maintained.recorded(event.facts),
             unknown=lambda at, at_ms: Maintained(at=at, changed=at, removed_ms=at_ms),
         )
 

@@ -30,7 +30,7 @@ from lakegate.spark.sources import BAD
 from lakegate.streams.bad_records import column
 from lakegate.streams.interfaces import StreamContext
 from lakegate.streams.requests.erased_keys import Erasures
-from lakegate.streams.table_rules import GENERATED, Rule, marked, rules_of, told_by
+from lakegate.streams.table_rules import GENERATED, Rule, marked, rules_broken_by, rules_of
 
 
 def noted(token: WriteToken, **facts: object) -> WriteToken:
@@ -112,7 +112,7 @@ class TargetRows:
             ways = self._frame(_of_keys(steps, met.rows["key_hash"])).join(found, "key_hash")
             assert self._erasures is not None
             ids = ["key_hash", *self._others]
-            doomed = self._erasures.doomed_rows(ways).select(*[column(name) for name in ids]).distinct()
+            doomed = self._erasures.rows_led_to_erased_keys(ways).select(*[column(name) for name in ids]).distinct()
             doomed = doomed.toDF(*[f"_lg_d{i}" for i in range(len(ids))])
             source = source.join(found, "key_hash")
             same = [column(name).eqNullSafe(F.col(f"_lg_d{i}")) for i, name in enumerate(ids)]
@@ -191,8 +191,8 @@ class TargetRows:
         without = row.drop(*[name for name in row.columns if name.lower() in assigned])
         own = {name.lower() for name in [*self._set, *self._match]}
         alone = row.select(*[column(name) for name in row.columns if name.lower() in own])
-        hanging = [rule for rule in found if not told_by(without, [rule])]
-        by_values = told_by(alone, hanging)
+        hanging = [rule for rule in found if not rules_broken_by(without, [rule])]
+        by_values = rules_broken_by(alone, hanging)
         return by_values, [rule for rule in hanging if all(rule is not one for one in by_values)]
 
     def _generated(self, metadata: TableMetadata) -> list[str]:

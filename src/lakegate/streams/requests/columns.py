@@ -17,7 +17,7 @@ from lakegate.spark.fitting import fitted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD
 from lakegate.streams.bad_records import JSON, over_good, remembered, with_text
 from lakegate.streams.requests.table import NOTHING
-from lakegate.streams.table_rules import Rule, attempted, told_by
+from lakegate.streams.table_rules import Rule, attempted, rules_broken_by
 
 _JSON = {**JSON, "timeZone": "UTC"}
 """Must be exact: two different keys with one digest would be taken for the same key."""
@@ -144,8 +144,8 @@ class Intake:
         nested = requests.select(F.struct("*").alias("_lg_request"))
         rows = nested.select("_lg_request", *[value.alias(name) for name, value in set_.items()], *stays)
         # Rules on the key alone concern the rows with that key, not the request. A request without a key matches no row.
-        of_key = told_by(nested.select(*stays), rules)
-        tests = [rule for rule in told_by(rows, rules) if all(rule is not one for one in of_key)]
+        of_key = rules_broken_by(nested.select(*stays), rules)
+        tests = [rule for rule in rules_broken_by(rows, rules) if all(rule is not one for one in of_key)]
         is_update = F.col("_lg_request.op") == "update"
         for value in key.values():
             is_update &= value.isNotNull()

@@ -47,7 +47,7 @@ class Erasures:
     Args:
         context: The stream's context.
         mutate: The stream.
-        unsettled: Erase streams whose last batch was applied and has no recorded outcome; None: looked up now.
+        unrecorded: Erase streams whose last batch was applied and has no recorded outcome; None: looked up now.
         since: Only the keys of erasures and lifts that these streams have written after these versions of their tables,
             whatever their state is now.
         coming: Stream → path → `add` of requests that are read together with its table, and are not committed yet.
@@ -58,7 +58,7 @@ class Erasures:
         context: StreamContext,
         mutate: Mutate,
         *,
-        unsettled: Collection[str] | None = None,
+        unrecorded: Collection[str] | None = None,
         since: Mapping[str, Version] | None = None,
         coming: Mapping[str, Mapping[str, Body]] | None = None,
     ) -> None:
@@ -68,14 +68,14 @@ class Erasures:
         self.is_told = True
         """False if the log does not contain all that was written since."""
         streams = erasures_of(context, mutate)
-        if unsettled is None and since is None:
-            unsettled = Deciding(context, streams).now().unsettled
+        if unrecorded is None and since is None:
+            unrecorded = Deciding(context, streams).now().unrecorded
         for stream in streams:
             assert isinstance(stream.kind, Erase)
             table = RequestTable(context.session, context.log, context.requests_of(stream))
             more = (coming or {}).get(stream.name, NOTHING_COMES)
             if since is None:
-                keys = table.erased(is_unsettled=stream.name in (unsettled or ()), coming=more)
+                keys = table.erased(is_unrecorded=stream.name in (unrecorded or ()), coming=more)
             elif stream.name in since:
                 keys = table.keys_since(since[stream.name], more)
                 self.is_told &= keys is not None
@@ -114,7 +114,7 @@ class Erasures:
         marked = requests.withColumn("is_doomed", is_doomed & (F.col("op") == "update"))
         return marked.drop(*[f"_lg_erased{i}" for i in range(len(self._erased))])
 
-    def doomed_rows(self, changes: DataFrame) -> DataFrame:
+    def rows_led_to_erased_keys(self, changes: DataFrame) -> DataFrame:
         """Returns the changes that move a row to an erased key that `set` alone does not identify.
 
         Args:

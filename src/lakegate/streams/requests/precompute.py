@@ -13,15 +13,15 @@ from lakegate.delta.table_log import NOTHING_COMES, DeltaTableLog, LogGone
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
 from lakegate.rows.committer import Staged
-from lakegate.rows.execution import finish, follow, foresee
+from lakegate.rows.execution import finish, follow, speculate
 from lakegate.rows.transaction import Meets
-from lakegate.spark.threads import beside
+from lakegate.spark.threads import in_parallel
 from lakegate.streams.requests.apply import Met, TargetRows
 from lakegate.streams.requests.resolver import Decided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Foreseen:
+class _Speculation:
     """The rows that match the rules in files that were added, or will be."""
 
     paths: frozenset[str]
@@ -34,7 +34,7 @@ class Looked:
     """The rows that match the rules at a later version."""
 
     met: Met
-    more: _Foreseen | None
+    more: _Speculation | None
     """The rows in the files added since; None where the whole table was read."""
 
     def meets(self, paths: frozenset[str]) -> bool | None:
@@ -49,12 +49,12 @@ class Change:
     rules: pa.Table
     met: Met
     staged: Staged
-    foreseen: _Foreseen | None = None
+    speculation: _Speculation | None = None
 
     @staticmethod
     def compute(rows: TargetRows, decided: Decided, version: Version) -> Change:
         """Counts the matching rows and prepares their change, without a commit."""
-        with beside(rows.session) as begin:
+        with in_parallel(rows.session) as begin:
             met = begin(lambda: rows.meet(decided.rules, version))
             staged = rows.stage(decided.rules)
             return Change(rules=decided.rules, met=met.result(), staged=staged)
@@ -71,10 +71,10 @@ class Change:
             coming: Returns path → `add` of files that will be in the table when the turn comes.
         """
         if self._came(log, target, log.head(target)) is not None:
-            return self._foreseen(log, target, rows, coming)
-        return self._followed(log, target, rows)._foreseen(log, target, rows, coming)
+            return self._speculation(log, target, rows, coming)
+        return self._followed(log, target, rows)._speculation(log, target, rows, coming)
 
-    def _foreseen(
+    def _speculation(
         self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
     ) -> Change:
         """Rebases the change speculatively onto files that will be added; if there are none, onto the commits made."""
@@ -85,20 +85,20 @@ class Change:
         more = {path: add for path, add in announced.items() if path not in came}
         if not more:
             return self if head == self.met.version else self._followed(log, target, rows)
-        if self.foreseen is not None and self.foreseen.paths == came | more.keys():
+        if self.speculation is not None and self.speculation.paths == came | more.keys():
             return self
-        foreseen = self._met_in(rows, head, came, more)
-        meets = Looked(met=self.met, more=foreseen).meets
-        return replace(self, staged=foresee(self.staged, more, meets), foreseen=foreseen)
+        speculation = self._met_in(rows, head, came, more)
+        meets = Looked(met=self.met, more=speculation).meets
+        return replace(self, staged=speculate(self.staged, more, meets), speculation=speculation)
 
     def _followed(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Change:
         """Rebases the change onto the commits made."""
         came = self._came(log, target, log.head(target))
-        with beside(rows.session) as begin:
+        with in_parallel(rows.session) as begin:
             looking = begin(lambda: self.look(log, target, rows))
             staged = follow(self.staged, self._meets(came, looking))
             met = looking.result().met
-        return replace(self, met=met, staged=staged, foreseen=None)
+        return replace(self, met=met, staged=staged, speculation=None)
 
     def look(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Looked:
         """Counts the matching rows in the table's present version. If files were only added, only those are read."""
@@ -137,12 +137,12 @@ class Change:
 
     def _met_in(
         self, rows: TargetRows, version: Version, came: frozenset[str], coming: Mapping[str, Body]
-    ) -> _Foreseen:
+    ) -> _Speculation:
         paths = came | coming.keys()
-        if self.foreseen is not None and self.foreseen.paths == paths:
-            return self.foreseen
+        if self.speculation is not None and self.speculation.paths == paths:
+            return self.speculation
         none = self.met.rows.slice(0, 0)
-        return _Foreseen(paths=paths, rows=rows.meet(self.rules, version, came, coming).rows if paths else none)
+        return _Speculation(paths=paths, rows=rows.meet(self.rules, version, came, coming).rows if paths else none)
 
     def _came(self, log: DeltaTableLog, target: TableLocation, version: Version) -> frozenset[str] | None:
         """Returns the files added since the rules were matched; None if files were removed, too, or the log lacks commits."""

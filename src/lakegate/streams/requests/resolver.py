@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, DoubleType, FloatType, TimestampNTZType, TimestampType
 
 from lakegate.config import Erase, Mutate
-from lakegate.spark.threads import beside
+from lakegate.spark.threads import in_parallel
 from lakegate.streams.interfaces import StreamContext
 from lakegate.streams.requests.columns import fields_of, moved_key
 from lakegate.streams.requests.erased_keys import Erasures
@@ -120,7 +120,7 @@ class RequestReader:
             erasures: Erased keys to which rows must not be moved.
             has_kept: Whether there may be waiting or standing requests.
         """
-        with beside(self._context.session) as begin:
+        with in_parallel(self._context.session) as begin:
             highest = begin(lambda: self._highest(keys))
             waiting = self._waiting(keys, erasures) if has_kept else NOBODY
             standing = self._standing(keys, erasures) if has_kept else NOTHING_STANDS

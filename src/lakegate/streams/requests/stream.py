@@ -24,7 +24,7 @@ from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
 from lakegate.rows.committer import Staged
 from lakegate.rows.execution import coming
-from lakegate.spark.threads import beside
+from lakegate.spark.threads import in_parallel
 from lakegate.streams.bad_records import refusals, refuse_stored, transformed
 from lakegate.streams.interfaces import APPLY, BatchResult, BatchTurn, StreamContext, as_job, enter_all
 from lakegate.streams.requests.apply import Met, TargetRows, locations, target_schema
@@ -174,7 +174,7 @@ class RequestStream:
         session = self._context.session
         change = None
         try:
-            with refusals(self._spec), beside(session) as begin:
+            with refusals(self._spec), in_parallel(session) as begin:
                 found = taken.rows.toArrow()
                 keys = pc.unique(found["key_hash"].drop_null()).to_pylist()
                 # Write one file, as for requests from the source: Spark would write one per core, and later turns would read all.
@@ -225,7 +225,7 @@ class RequestStream:
                 return
             look = self._deciding.ahead(before)
             if not self._still_holds(computed, look):
-                computed = self._decided_anew(computed, look)
+                computed = self._redecided(computed, look)
             if computed.change is not None:
                 rows = TargetRows(self._context, self._kind, computed.erasures)
                 announced = partial(coming, self._context.session, self._context.target, before)
@@ -233,7 +233,7 @@ class RequestStream:
                 computed = replace(computed, change=change)
             ahead.computed = computed
 
-    def _decided_anew(self, computed: _Computed, look: Look) -> _Computed:
+    def _redecided(self, computed: _Computed, look: Look) -> _Computed:
         """Decides on a batch again, with the present erasures."""
         before = computed.decided
         erasures, decided = self._decided(computed.taken.rows, before.own.keys, look, before.kept)
@@ -247,7 +247,7 @@ class RequestStream:
     ) -> tuple[Erasures | None, Decided]:
         """Decides the effect of requests; `kept`: the requests kept for their keys, read with earlier erasures."""
         erasures = self._erasures(look)
-        with beside(self._context.session) as begin:
+        with in_parallel(self._context.session) as begin:
             reading = begin(lambda: self._kept(keys, erasures, kept))
             own = self._reader.read(rows, erasures)
             return erasures, self._reader.decide(own, reading.result())
@@ -322,7 +322,7 @@ class RequestStream:
             computed = None
         if computed is None and self._storing.make_table(records, schema):
             self._standing.write_notes()
-        with beside(self._context.session) as begin:
+        with in_parallel(self._context.session) as begin:
             if computed is not None:
                 # Changes of others since the last look are included while the batch is stored.
                 begin(as_job(self._context.session, self._spec.name, partial(self.keep_up, before=())))
@@ -414,7 +414,7 @@ class RequestStream:
             return None
         if look is None:
             return Erasures(self._context, self._kind)
-        return Erasures(self._context, self._kind, unsettled=look.unsettled, coming=look.coming)
+        return Erasures(self._context, self._kind, unrecorded=look.unrecorded, coming=look.coming)
 
     # ---------------------------------------------------------------------------------------------- apply and settle
 
@@ -438,7 +438,7 @@ class RequestStream:
             stored: All stored requests, if they are known: the outcomes are then written in parallel with the change.
         """
         rows = TargetRows(self._context, self._kind, erasures)
-        with beside(self._context.session) as begin:
+        with in_parallel(self._context.session) as begin:
             kept = begin(lambda: self._kept_of_erased(decided.everything, decided.admitted))
             expecting: Future[tuple[Outcome, Staged | None]] | None = None
             looking: Future[Looked] | None = None

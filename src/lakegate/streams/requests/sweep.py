@@ -53,7 +53,7 @@ class Sweeps:
         last = self._progress.last() or NEVER
         head = self._context.log.head(self._context.target)
         # An interrupted sweep is completed as of the version that it read: rows that it has moved are not new.
-        applied_at = self._progress.unsettled_sweep(last, head) if head >= 0 else None
+        applied_at = self._progress.unrecorded_sweep(last, head) if head >= 0 else None
         head = head if applied_at is None else applied_at
         paths = self._progress.unseen(last.tested, head) if head >= 0 else frozenset()
         if paths is None:

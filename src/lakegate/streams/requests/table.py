@@ -220,17 +220,17 @@ class RequestTable:
             return rows.select("key_hash", "key", F.col("effect.op").alias("op"), F.col("effect.set").alias("set"))
         return rows.select("key_hash", "key", "op", "set")
 
-    def erased(self, *, is_unsettled: bool, coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
+    def erased(self, *, is_unrecorded: bool, coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
         """Returns the keys whose erasure stands, as columns; None if there is no table.
 
         Args:
-            is_unsettled: Stored requests have been applied, so they stand, too.
+            is_unrecorded: Stored requests have been applied, so they stand, too.
             coming: As for `rows`.
         """
-        rows = self.rows(["applied", "stored"] if is_unsettled else ["applied"], coming)
+        rows = self.rows(["applied", "stored"] if is_unrecorded else ["applied"], coming)
         if rows is None:
             return None
-        if is_unsettled:
+        if is_unrecorded:
             place = F.struct(F.col("state") == "stored", "first_seen_ms", "batch", "ordinal")
             last = F.max_by(F.struct("key", "op"), place).alias("last")
             rows = rows.where(F.col("key_hash").isNotNull()).groupBy("key_hash").agg(last).select("last.*")

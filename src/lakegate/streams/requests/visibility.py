@@ -17,7 +17,7 @@ from lakegate.config import StreamSpec
 from lakegate.delta.actions import Body
 from lakegate.ids import TokenId, Version
 from lakegate.rows.execution import announced
-from lakegate.spark.threads import beside
+from lakegate.spark.threads import in_parallel
 from lakegate.streams.interfaces import APPLY, STORE, StreamContext
 from lakegate.streams.requests.table import RequestTable
 from lakegate.turns.protocol.fencing import unpack
@@ -44,7 +44,7 @@ class Look:
     """Streams whose last batch is stored and has no recorded outcome."""
 
     @property
-    def unsettled(self) -> frozenset[str]:
+    def unrecorded(self) -> frozenset[str]:
         """Streams whose last batch stands, or is assumed to, without a recorded outcome."""
         return frozenset(name for name, batch in self.stored.items() if batch.stands)
 
@@ -73,7 +73,7 @@ class Deciding:
         if not self.streams:
             return Look(seen={}, stored={})
         log = self._context.log
-        with beside(self._context.session) as begin:
+        with in_parallel(self._context.session) as begin:
             reads = [begin(partial(log.read_tokens, self._context.requests_of(stream))) for stream in self.streams]
             applied = log.read_tokens(self._context.target).tokens
             tables = {stream.name: read.result() for stream, read in zip(self.streams, reads, strict=True)}

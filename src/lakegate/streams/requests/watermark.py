@@ -65,7 +65,7 @@ class Progress:
             except LogGone:
                 return None
             for commit in reversed(commits):
-                found = _told(commit, self._spec.name)
+                found = _recorded_by(commit, self._spec.name)
                 if found is not None:
                     self._said = (head, found)
                     return found
@@ -75,7 +75,7 @@ class Progress:
             return self._said[1]
         return NEVER
 
-    def unsettled_sweep(self, last: Tested, head: Version) -> Version | None:
+    def unrecorded_sweep(self, last: Tested, head: Version) -> Version | None:
         """Returns the version that a sweep read which was applied without a recorded outcome (a crash); None if there is none."""
         try:
             commits = self._context.log.commits(self._context.target, last.tested, head)
@@ -140,7 +140,7 @@ def job_of(said: Mapping[str, Any]) -> str | None:
     return None if job is None else str(job)
 
 
-def _told(commit: Commit, job: str) -> Tested | None:
+def _recorded_by(commit: Commit, job: str) -> Tested | None:
     said: Mapping[str, Any] = commit.user_metadata or {}
     facts = said.get("user")
     if not isinstance(facts, dict) or "kept" not in facts or job not in (said.get("job"), facts.get("stream")):

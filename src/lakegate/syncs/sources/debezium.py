@@ -29,7 +29,7 @@ from lakegate.syncs.sources import debezium_envelope
 from lakegate.syncs.sources.debezium_envelope import RowChanged, TransactionEnded
 from lakegate.syncs.sources.lines import TooLong, record, unread
 
-ANEW = (
+NEW_SNAPSHOT = (
     "Let Debezium send a new snapshot to other topics or files (another topic.prefix), empty the target's tables, and give "
     "the sync another name"
 )
@@ -373,7 +373,7 @@ class _Pass:
         return Corrupt(
             f"the source's positions went back to changes that were never applied ({why}): its log was recreated, it failed "
             "over to a server that had other changes, or a file came late; nothing more was written",
-            advice=f"If a file came late, take it out of the folder. Otherwise: {ANEW}",
+            advice=f"If a file came late, take it out of the folder. Otherwise: {NEW_SNAPSHOT}",
             **facts,
             **self.logs.where(log.name, offset),
         )
@@ -644,7 +644,7 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
         if any(n < 0 for n in missing.values()) or (missing and _has_ended(logs, rows)):
             raise Corrupt(
                 "a transaction does not have as many changes as its end says; nothing of it was written",
-                advice=f"The topics of its tables must be named PREFIX.SCHEMA.TABLE, and hold all its changes. {ANEW}",
+                advice=f"The topics of its tables must be named PREFIX.SCHEMA.TABLE, and hold all its changes. {NEW_SNAPSHOT}",
                 transaction=end.id, expected=sum(n for name, n in end.counts.items() if name not in left_out),
                 found=len(found), tables=", ".join(missing), **pass_.logs.where(last.name, last.ahead[0][0]),
             )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakegate.errors import CheckpointMismatch, Corrupt, InvalidRequest, MissingExtra, Unavailable
-from lakegate.syncs.sources.debezium import ANEW, Message
+from lakegate.syncs.sources.debezium import NEW_SNAPSHOT, Message
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -77,7 +77,7 @@ class EnvelopeTopics:
             if known.get(topic, id) != id:
                 raise CheckpointMismatch(
                     "the topic was deleted and made again: its offsets mean other messages; nothing was written",
-                    advice=ANEW,
+                    advice=NEW_SNAPSHOT,
                     topic=topic,
                 )
         return ids, {name: name for name in starts}
@@ -95,7 +95,7 @@ class EnvelopeTopics:
                 raise CheckpointMismatch(
                     "the topic no longer has the messages that come next: they were deleted before they were read, or the "
                     "topic was recreated; nothing was written",
-                    advice=ANEW,
+                    advice=NEW_SNAPSHOT,
                     topic=topic, partition=partition, next=start, first=low, end=high,
                 )  # fmt: skip
             wanted[name] = (topic, partition, start, end)
@@ -103,7 +103,7 @@ class EnvelopeTopics:
         if lost:
             raise CheckpointMismatch(
                 "a partition that was read before is gone; nothing was written",
-                advice=f"Name the same topics as before. {ANEW}",
+                advice=f"Name the same topics as before. {NEW_SNAPSHOT}",
                 partition=lost[0],
             )
         reading = _Reading(self._kafka, self._open(), wanted)

@@ -155,13 +155,13 @@ class TableFeed:
         def rows() -> Iterator[dict[str, Any]]:
             yield from read_rows(self._snapshot(version), ())
 
-        return self._told(rows, version, version)
+        return self._images(rows, version, version)
 
     def _changed(self, first: int, last: int) -> Iterator[dict[str, Any]]:
         def rows() -> Iterator[dict[str, Any]]:
             yield from read_rows(self._feed(first, last), ("_commit_version", COME))
 
-        return self._told(rows, first, last)
+        return self._images(rows, first, last)
 
     def _snapshot(self, version: int) -> DataFrame:
         return self.spark.read.format("delta").option("versionAsOf", version).load(self.location)
@@ -182,7 +182,7 @@ class TableFeed:
             seq=version, tx=str(version), table=self.table, op="many", many=many, shows_actions=True, place=here
         )
 
-    def _told(self, rows: Callable[[], Iterator[dict[str, Any]]], first: int, last: int) -> Iterator[dict[str, Any]]:
+    def _images(self, rows: Callable[[], Iterator[dict[str, Any]]], first: int, last: int) -> Iterator[dict[str, Any]]:
         """Yields the rows; raises Spark's errors as Lakegate's errors."""
         try:
             yield from rows()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from lakegate.errors import ConstraintViolated, Unavailable, UnsupportedTable
 from lakegate.syncs.plan.apply_protocol import Violated
 from lakegate.syncs.targets.dialect import Connection, Dialect
-from lakegate.syncs.targets.faults import Fault, Told
+from lakegate.syncs.targets.faults import Fault, KnownFault
 from lakegate.syncs.targets.silence import Silence
 
 R = TypeVar("R")
@@ -97,13 +97,13 @@ class Connections:
                     connection.rollback()
                     return found
             except self._dialect.errors as error:
-                told = self._dialect.fault(error)
-                if told.fault in (Fault.OTHER, Fault.VIOLATION):
+                known = self._dialect.fault(error)
+                if known.fault in (Fault.OTHER, Fault.VIOLATION):
                     raise UnsupportedTable(
                         f"the target refused a statement: {_words(error)}; nothing was written"
                     ) from error
-                if attempt == READS_MAX or told.fault is Fault.AWAY:
-                    raise _unavailable(error, told, "nothing was written") from error
+                if attempt == READS_MAX or known.fault is Fault.AWAY:
+                    raise _unavailable(error, known, "nothing was written") from error
                 time.sleep(PAUSE_S)
         raise AssertionError("unreachable")
 
@@ -143,10 +143,10 @@ class Connections:
                         connection.commit()
                     return result
             except self._dialect.errors as error:
-                told = self._dialect.fault(error)
-                fault = told.fault
+                known = self._dialect.fault(error)
+                fault = known.fault
                 if fault is Fault.AWAY:
-                    raise _unavailable(error, told, "the batch was not applied") from error
+                    raise _unavailable(error, known, "the batch was not applied") from error
                 if fault is Fault.VIOLATION:
                     raise ViolatedError(self._dialect.violated(error)) from error
                 if fault is Fault.OTHER:
@@ -154,7 +154,7 @@ class Connections:
                         f"the target refused a statement: {_words(error)}; the batch was not applied"
                     ) from error
                 if attempt == TRIES_MAX:
-                    raise _unavailable(error, told, "the batch was not applied", tries=attempt) from error
+                    raise _unavailable(error, known, "the batch was not applied", tries=attempt) from error
                 time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.SystemRandom().uniform(0.5, 1.0))
                 # If the answer to a commit was lost, read whether the commit was made; never guess.
                 if fault is Fault.GONE and committing and is_done is not None and is_done():
@@ -162,12 +162,12 @@ class Connections:
         raise AssertionError("unreachable")
 
 
-def _unavailable(error: BaseException, told: Told, what: str, tries: int | None = None) -> Unavailable:
+def _unavailable(error: BaseException, known: KnownFault, what: str, tries: int | None = None) -> Unavailable:
     """Returns the error of a temporary fault."""
     usual = "the target database does not answer"
-    if told.fault is Fault.AGAIN:
+    if known.fault is Fault.AGAIN:
         usual = "a conflict with another transaction" if tries is None else "each attempt ended in a conflict"
-    return Unavailable(f"{told.words or usual}: {_words(error)}; {what}", tries=tries)
+    return Unavailable(f"{known.words or usual}: {_words(error)}; {what}", tries=tries)
 
 
 def _words(error: BaseException) -> str:

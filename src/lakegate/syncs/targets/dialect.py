@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from lakegate.errors import InvalidRequest
 from lakegate.syncs.plan.apply_protocol import Violated
 from lakegate.syncs.plan.table_schema import Column, TableSchema
-from lakegate.syncs.targets.faults import Told
+from lakegate.syncs.targets.faults import KnownFault
 from lakegate.syncs.targets.sequences import MovedSequence
 
 ANSWERS_NULL = re.compile(r"(?i)\b(case|coalesce|concat_ws|greatest|if|ifnull|iif|is|isnull|least|nvl|nvl2)\b|<=>")
@@ -195,7 +195,7 @@ class Dialect(Protocol):
         """Returns an expression over the staged row `s` whose value no row has: a number or a short text; else None."""
         ...
 
-    def fault(self, error: BaseException) -> Told:
+    def fault(self, error: BaseException) -> KnownFault:
         """Returns the meaning of an error, and the words to report it with."""
         ...
 

@@ -26,23 +26,23 @@ class Fault(Enum):
     """A permanent fault: an operator must act."""
 
 
-class Told(NamedTuple):
+class KnownFault(NamedTuple):
     """A fault, and the words to report it with, where the database's own message does not name the cause."""
 
     fault: Fault
     words: str = ""
 
 
-READ_ONLY = Told(Fault.AWAY, "the target is read-only")
-FULL = Told(Fault.AWAY, "the target's disk is full")
-BUSY = Told(Fault.AWAY, "the target has no room for another connection")
-MEMORY = Told(Fault.AWAY, "the target has no memory left")
-LOCKED = Told(Fault.AWAY, "the target is locked as a whole")
-DISK = Told(Fault.AWAY, "the target cannot write to its disk")
-STARTING = Told(Fault.GONE, "the target is starting or shutting down")
-VIOLATION, AGAIN, GONE, OTHER = (Told(one) for one in (Fault.VIOLATION, Fault.AGAIN, Fault.GONE, Fault.OTHER))
+READ_ONLY = KnownFault(Fault.AWAY, "the target is read-only")
+FULL = KnownFault(Fault.AWAY, "the target's disk is full")
+BUSY = KnownFault(Fault.AWAY, "the target has no room for another connection")
+MEMORY = KnownFault(Fault.AWAY, "the target has no memory left")
+LOCKED = KnownFault(Fault.AWAY, "the target is locked as a whole")
+DISK = KnownFault(Fault.AWAY, "the target cannot write to its disk")
+STARTING = KnownFault(Fault.GONE, "the target is starting or shutting down")
+VIOLATION, AGAIN, GONE, OTHER = (KnownFault(one) for one in (Fault.VIOLATION, Fault.AGAIN, Fault.GONE, Fault.OTHER))
 
-POSTGRES: Mapping[str, Told] = {
+POSTGRES: Mapping[str, KnownFault] = {
     # classes
     "00": OTHER, "01": OTHER, "02": OTHER, "03": OTHER, "08": GONE, "09": VIOLATION, "0A": OTHER, "0B": OTHER, "0F": OTHER,
     "0L": OTHER, "0P": OTHER, "0Z": OTHER, "10": OTHER, "20": VIOLATION, "21": VIOLATION, "22": VIOLATION, "23": VIOLATION,
@@ -69,7 +69,7 @@ MARIADB_OWN = frozenset(
     }
 )  # fmt: skip
 """Classes of SQLSTATE that the server uses itself. Any other class comes from a trigger (45000, or its own choice)."""
-_MARIADB: Mapping[Told, tuple[int, ...]] = {
+_MARIADB: Mapping[KnownFault, tuple[int, ...]] = {
     AGAIN: (1020, 1205, 1213, 1317, 1412, 1615, 1969, 3024, 3101, 3572),
     GONE: (0, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003, 2006, 2013, 2055, 4031),
     STARTING: (1053, 1077, 1079),
@@ -85,12 +85,18 @@ _MARIADB: Mapping[Told, tuple[int, ...]] = {
         3140, 3141, 3146, 3147, 3150, 3155, 3156, 3157, 3158, 3616, 3617, 3618, 3730, 3819, 4025, 4038, 4076, 4077, 4078,
     ),
 }  # fmt: skip
-MARIADB: Mapping[int, Told] = {code: told for told, codes in _MARIADB.items() for code in codes}
+MARIADB: Mapping[int, KnownFault] = {code: known for known, codes in _MARIADB.items() for code in codes}
 """The server's and the client's error numbers."""
 MARIADB_FOREIGN_KEY = (1216, 1217, 1451, 1452, 1761, 1762)
-_MARIADB_CLASSES: Mapping[str, Told] = {"08": GONE, "21": VIOLATION, "22": VIOLATION, "23": VIOLATION, "40": AGAIN}
+_MARIADB_CLASSES: Mapping[str, KnownFault] = {
+    "08": GONE,
+    "21": VIOLATION,
+    "22": VIOLATION,
+    "23": VIOLATION,
+    "40": AGAIN,
+}
 
-SQLITE: Mapping[int, Told] = {
+SQLITE: Mapping[int, KnownFault] = {
     1: OTHER, 2: OTHER, 3: OTHER, 4: AGAIN, 5: AGAIN, 6: AGAIN, 7: MEMORY, 8: READ_ONLY, 9: AGAIN, 10: DISK, 11: OTHER,
     12: OTHER, 13: FULL, 14: GONE, 15: AGAIN, 16: OTHER, 17: AGAIN, 18: VIOLATION, 19: VIOLATION, 20: VIOLATION, 21: OTHER,
     22: OTHER, 23: OTHER, 24: OTHER, 25: OTHER, 26: OTHER,
@@ -98,12 +104,12 @@ SQLITE: Mapping[int, Told] = {
 """Primary result codes."""
 
 
-def of_postgres(sqlstate: str) -> Told:
+def of_postgres(sqlstate: str) -> KnownFault:
     """Returns the meaning of an SQLSTATE of PostgreSQL."""
     return POSTGRES.get(sqlstate) or POSTGRES.get(sqlstate[:2], VIOLATION)
 
 
-def of_mariadb(code: int, sqlstate: str | None) -> Told:
+def of_mariadb(code: int, sqlstate: str | None) -> KnownFault:
     """Returns the meaning of an error number of MariaDB or MySQL, with the SQLSTATE if the driver provides it."""
     if sqlstate is not None and sqlstate[:2] not in MARIADB_OWN:
         return VIOLATION  # raised by a trigger, with any number
@@ -112,6 +118,6 @@ def of_mariadb(code: int, sqlstate: str | None) -> Told:
     return MARIADB.get(code) or _MARIADB_CLASSES.get((sqlstate or "")[:2], OTHER)
 
 
-def of_sqlite(code: int) -> Told:
+def of_sqlite(code: int) -> KnownFault:
     """Returns the meaning of a result code of SQLite. An extended code means the same as its primary code."""
     return SQLITE.get(code & 0xFF, OTHER)

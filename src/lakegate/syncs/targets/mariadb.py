@@ -18,7 +18,7 @@ from lakegate.syncs.targets import faults
 from lakegate.syncs.targets import mariadb_values as values
 from lakegate.syncs.targets.dialect import Connection, Named
 from lakegate.syncs.targets.encode import encoded, rows_of
-from lakegate.syncs.targets.faults import Told
+from lakegate.syncs.targets.faults import KnownFault
 from lakegate.syncs.targets.mariadb_catalog import read_tables
 from lakegate.syncs.targets.sequences import MovedSequence, move_mariadb
 
@@ -334,7 +334,7 @@ class MariadbDialect:
             return f"{INTEGERS[column.kind]} + s.lg_n"
         return "concat(char(1), s.lg_n)" if column.kind in TEXTS else None
 
-    def fault(self, error: BaseException) -> Told:
+    def fault(self, error: BaseException) -> KnownFault:
         code = error.args[0] if isinstance(error, pymysql.Error) and error.args else None
         if isinstance(code, int):
             return faults.of_mariadb(code, getattr(error, "sqlstate", None))

@@ -17,7 +17,7 @@ from lakegate.syncs.targets import faults
 from lakegate.syncs.targets import postgres_values as values
 from lakegate.syncs.targets.dialect import Connection, Named
 from lakegate.syncs.targets.encode import encoded, rows_of, text_of
-from lakegate.syncs.targets.faults import Told
+from lakegate.syncs.targets.faults import KnownFault
 from lakegate.syncs.targets.postgres_catalog import read_tables
 from lakegate.syncs.targets.sequences import MovedSequence, move_postgres
 
@@ -212,7 +212,7 @@ class PostgresDialect:
             return f"({INTEGERS[column.kind]} + s.lg_n)::{column.kind}"
         return "chr(1) || s.lg_n" if column.kind in ("text", "varchar", "bpchar") else None
 
-    def fault(self, error: BaseException) -> Told:
+    def fault(self, error: BaseException) -> KnownFault:
         if not isinstance(error, psycopg.Error):
             return faults.VIOLATION
         if error.sqlstate is not None:

@@ -17,7 +17,7 @@ from lakegate.syncs.targets import faults
 from lakegate.syncs.targets import sqlite_values as values
 from lakegate.syncs.targets.dialect import Connection, Named
 from lakegate.syncs.targets.encode import encoded, rows_of
-from lakegate.syncs.targets.faults import Told
+from lakegate.syncs.targets.faults import KnownFault
 from lakegate.syncs.targets.sequences import MovedSequence
 from lakegate.syncs.targets.sqlite_catalog import has_conflict_clause, quoted, read_tables
 
@@ -200,7 +200,7 @@ class SqliteDialect:
             return f"{-(1 << 63)} + s.lg_n"
         return "char(1) || s.lg_n" if "char" in column.kind or "text" in column.kind else None
 
-    def fault(self, error: BaseException) -> Told:
+    def fault(self, error: BaseException) -> KnownFault:
         code = getattr(error, "sqlite_errorcode", None)
         if code is not None:
             return faults.of_sqlite(code)

@@ -63,7 +63,7 @@ class ZookeeperSession:
         self._listener: Callable[[SessionState], None] | None = None
         self._state: SessionState = "connected"
         self._is_closed = False
-        self.connection = Connection(place, secrets, on_state=self._told)
+        self.connection = Connection(place, secrets, on_state=self._on_state)
         _OPEN_HERE.add(session_id)
         # A later answer is as useless as none, and the next heartbeat should not wait for it.
         self._answer_s = (self.connection.lease_s or 0.0) / 5
@@ -105,7 +105,7 @@ class ZookeeperSession:
         _OPEN_HERE.discard(self._id)
         self.connection.close()
 
-    def _told(self, state: SessionState) -> None:
+    def _on_state(self, state: SessionState) -> None:
         # kazoo would continue with another session; this run's session is over for good.
         self._state = "lost" if self._state == "lost" else state
         if self._state == "lost":

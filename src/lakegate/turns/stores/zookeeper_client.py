@@ -85,7 +85,7 @@ class Connection:
         self.is_lost = False
         """The original session has ended. Set before anything is sent under another session."""
         self._client = _Client(place, secrets)
-        self._client.add_listener(self._told)
+        self._client.add_listener(self._on_kazoo_state)
         self._start()
         self.session_id: int = self._client.client_id[0]
         self.acl = OPEN_ACL_UNSAFE if place.acl == "open" else CREATOR_ALL_ACL
@@ -184,7 +184,7 @@ class Connection:
                 self._ending.start()
         self._ending.join(CLOSE_S)
 
-    def _told(self, state: Any) -> None:
+    def _on_kazoo_state(self, state: Any) -> None:
         if state == KazooState.CONNECTED:
             self._connected.set()
         else:
