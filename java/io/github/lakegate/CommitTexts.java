@@ -15,12 +15,12 @@ import scala.collection.Iterator;
 /**
  * Texts of commits that this JVM has read or written, so that storage is not asked for them again.
  *
- * <p>A commit never changes. A table that was made anew has other files of the same names: the time of modification and the size tell
- * them apart. Of a commit that was put here only the size is known, until it is listed behind one that is still the file that it was:
- * then the table is the same, and nobody else can have put that version.
+ * <p>A commit never changes. A table that was created again has other files of the same names: the time of modification and the size
+ * distinguish them. For a commit of this JVM only the size is known, until it is listed after an earlier commit that is unchanged:
+ * then the table is the same, and no other writer can have made that version.
  */
 final class CommitTexts {
-  /** Bytes of a commit that is kept. */
+  /** Bytes of a cached commit. */
   static final long SHORT_MAX = 1 << 16;
 
   private static final int NUMBER_MAX = 200;
@@ -38,10 +38,10 @@ final class CommitTexts {
   private CommitTexts() {}
 
   /**
-   * The lines of a commit, each with its end.
+   * The lines of a commit, each with its line end.
    *
-   * @param file as it was listed just now
-   * @param isOfKnownTable an earlier commit of the same listing is still the file that it was
+   * @param file as just listed
+   * @param isOfKnownTable an earlier commit of the same listing is unchanged
    */
   static String of(FileStatus file, boolean isOfKnownTable, LogStore store, Configuration conf) throws IOException {
     String name = file.getPath().toString();
@@ -64,7 +64,7 @@ final class CommitTexts {
     return lines;
   }
 
-  /** Remembers a commit that was put. */
+  /** Remembers a commit of this JVM. */
   static void put(Path path, List<String> lines) {
     String text = String.join("\n", lines) + "\n";
     long bytes = text.getBytes(StandardCharsets.UTF_8).length;

@@ -14,7 +14,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 
-/** Logs that are there for one statement, of one commit and its checksum: told from memory, as Delta lists a log several times. */
+/** Logs that exist for one statement, with one commit and its checksum: answered from memory, as Delta lists a log several times. */
 public final class ScratchLogs {
   private record Held(FileStatus file, String text) {}
 
@@ -22,18 +22,18 @@ public final class ScratchLogs {
 
   private ScratchLogs() {}
 
-  /** Makes one. */
+  /** Makes a log. */
   public static void make(Path log, String commit, String checksum, Configuration conf) throws IOException {
     String version = String.format(Locale.ROOT, "%020d", 0);
     SortedMap<String, Held> files = new TreeMap<>();
     hold(files, new Path(log, version + ".json"), commit);
     hold(files, new Path(log, version + ".crc"), checksum);
-    // Spark reads commits past the log store.
+    // Spark reads commits without the log store.
     Bulk.write(new Path(log, version + ".json"), conf, commit.getBytes(StandardCharsets.UTF_8));
     LOGS.put(log, files);
   }
 
-  /** Removes one, be it made or not. */
+  /** Removes a log, whether it exists or not. */
   public static void drop(Path log, Configuration conf) throws IOException {
     LOGS.remove(log);
     log.getFileSystem(conf).delete(log, true);
@@ -44,13 +44,13 @@ public final class ScratchLogs {
     files.put(path.getName(), new Held(new FileStatus(bytes, false, 1, bytes, System.currentTimeMillis(), path), text));
   }
 
-  /** The files of a log from one on; null if it is none of these. */
+  /** The files of a log from a name on; null if it is none of these logs. */
   static Iterator<FileStatus> listFrom(Path first) {
     SortedMap<String, Held> files = LOGS.get(first.getParent());
     return files == null ? null : files.tailMap(first.getName()).values().stream().map(Held::file).iterator();
   }
 
-  /** The lines of a file; null if it is of none of these logs. */
+  /** The lines of a file; null if it belongs to none of these logs. */
   static CloseableIterator<String> read(Path file) throws IOException {
     SortedMap<String, Held> files = LOGS.get(file.getParent());
     if (files == null) return null;
