@@ -317,7 +317,7 @@ public final class Gate {
       while (true) {
         Turn now = turn.get();
         if (now == null ? lock == null : now.isOf(job)) return;
-        // A table is made before it can be entered; the first job makes it, the others find it.
+        // A table is made before it can be entered: version 0 needs no turn, and the first writer makes it.
         if (lock == null && (job == null || version == 0)) return;
         if (System.nanoTime() - begun >= waitMs * 1_000_000) {
           String who = job == null ? "" : " by " + job;
