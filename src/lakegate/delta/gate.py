@@ -165,7 +165,7 @@ class Gate:
 
     @contextmanager
     def acting(self, job: str | None, session: SparkSession | None = None) -> Iterator[None]:
-        """Commits of this thread belong to a job: they are refused on every known governed table unless the job has its turn.
+        """Commits of this thread belong to a job: they are refused on each table whose turn this JVM knows, unless the job has it.
 
         Args:
             job: None: no change.
@@ -317,7 +317,7 @@ def _captured(kept: str, table: TableLocation | None) -> Captured:
     actions = parse(text)
     info = next((action.body for action in actions if action.kind == "commitInfo"), None)
     if info is None or info.get("readVersion") is None:
-        raise Corrupt("a commit that was kept does not say which version it was computed on", version=version)
+        raise Corrupt("a captured commit does not name the version on which it was computed", version=version)
     return Captured(
         version=Version(int(info["readVersion"])),
         actions=tuple(action for action in actions if action.kind != "commitInfo"),

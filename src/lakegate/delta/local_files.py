@@ -311,7 +311,7 @@ class LocalCheckpoint:
                 for topic, partitions in said.items()
             }
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise Corrupt("the checkpoint's offsets are none of Kafka", path=self.path) from error
+            raise Corrupt("the checkpoint's offsets are not offsets of Kafka", path=self.path) from error
         except OSError as error:
             raise _unreadable(self.path, error) from error
 

@@ -23,10 +23,10 @@ import scala.collection.Iterator;
 /**
  * An attempt to commit actions as the version after a snapshot, by Delta's own transaction.
  *
- * <p>In one call from Python: with as many statements as cores each call waits for a core, and others wait for the commit.
+ * <p>Runs in one call from Python: with as many statements as cores each call waits for a core, and others wait for the commit.
  */
 public final class Attempt {
-  /** Nothing was tried: the newest snapshot could not be read, or the actions not be understood. */
+  /** No attempt was made: the newest snapshot could not be read, or the actions could not be parsed. */
   public static final class NotBegun extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
@@ -35,7 +35,7 @@ public final class Attempt {
     }
 
     @Override
-    public String toString() { // what failed is what matters to who reads it
+    public String toString() { // the cause is what matters to a reader
       return getCause().toString();
     }
   }
@@ -52,19 +52,19 @@ public final class Attempt {
   }
 
   /**
-   * The version at which it landed. Without a try, where the table's newest version is not the one before, or is another table's:
-   * that version, and the table's id behind a blank.
+   * Commits; returns the version of the commit. Without an attempt if the table's newest version is not the one before `version`, or
+   * the table is another one: then returns the newest version, a blank, and the table's id.
    *
    * @param session its settings are those of the commit
    * @param version of the commit
-   * @param table its id, or null: whichever is there
+   * @param table its id, or null: any table
    * @param actions as in the log, a line each, without `commitInfo`
    * @param tags of the commit, or null
    * @param isBlind whether the actions depend on nothing in the table
-   * @param id by which the commit is known in the log: who asks for it must know it though no answer comes
-   * @param hasLater `finish` will do what Delta does after a commit (checksum, checkpoint)
-   * @param token of the statement that commits, and its history: see {@link Gate#enter}; or null: as the thread commits anyway
-   * @param job as which it commits, or null: see {@link Gate#actAs}
+   * @param id identifies the commit in the log: the caller must know it even if no answer arrives
+   * @param hasLater the caller will call `finish` for Delta's work after a commit (checksum, checkpoint)
+   * @param token of the committing statement, and its history: see {@link Gate#enter}; or null: the thread's current ones
+   * @param job under which it commits, or null: see {@link Gate#actAs}
    */
   public static String commit(
       SparkSession session, DeltaLog log, long version, String table, String actions, Map<String, String> tags, boolean isBlind,
@@ -78,7 +78,7 @@ public final class Attempt {
         String found = own.metadata().id();
         if (own.version() != version - 1 || (table != null && !table.equals(found))) return own.version() + " " + found;
         attempt = new Attempt(session, new Transaction(id, log, own, hasLater));
-        // The second lock: were the session's settings ever not seen, a winner that has files would still be.
+        // A second lock: if the session's settings were ever ignored, a winning commit that has files would still be seen.
         if (!isBlind) attempt.transaction.readWholeTable();
         actions.lines().forEach(line -> attempt.actions.add(Action.fromJson(line)));
       } catch (Exception failed) {
@@ -108,12 +108,12 @@ public final class Attempt {
   }
 
   /**
-   * What was left to be done after a commit, but for the checkpoint: all of it may be left out, and a later commit makes up for it.
-   * True if a checkpoint is due.
+   * Does the work left after a commit, except the checkpoint: all of it may be left out, and a later commit does it instead.
+   * Returns true if a checkpoint is due.
    */
   public static boolean finish(String id) {
     Attempt done = LEFT.remove(id);
-    if (done == null) return false; // the commit was made, and what Delta did next has failed
+    if (done == null) return false; // the commit was made, and Delta's work after it has failed
     return in(done.session, () -> {
       for (PostCommitHook hook : done.left) hook.run(done.session, done.transaction.getCommitted().get());
       if (done.transaction.dueAt >= 0) LEFT.put(id, done);
@@ -121,7 +121,7 @@ public final class Attempt {
     });
   }
 
-  /** Writes the one that is due. */
+  /** Writes the checkpoint that is due. */
   public static void checkpoint(String id) {
     Attempt done = LEFT.remove(id);
     in(done.session, () -> {
@@ -132,11 +132,11 @@ public final class Attempt {
   }
 
   /**
-   * The snapshot, or a copy that nobody else has.
+   * The snapshot, or a private copy of it.
    *
-   * <p>A statement that begins at the newest version has its state computed by a Spark job, within the snapshot's monitor:
-   * a commit that asks the same object for as much as its checksum waits for the job. Of the state itself a commit needs
-   * nothing but the ids of rows.
+   * <p>For a statement that begins at the newest version a Spark job computes the state, within the snapshot's monitor: a
+   * commit that asks the same object even for its checksum waits for the job. Of the state itself a commit needs nothing but
+   * the ids of rows.
    */
   private static Snapshot ours(Snapshot shared) {
     if (!shared.checksumOpt().isDefined()) return shared;
@@ -145,10 +145,10 @@ public final class Attempt {
   }
 
   /**
-   * A transaction with an id that was given to it, whose checkpoint can wait.
+   * A transaction with a given id, whose checkpoint can wait.
    *
-   * <p>Where one is due, Delta sums up the table's whole state in a job of Spark for what it says of the commit, before the commit
-   * returns.
+   * <p>If a checkpoint is due, Delta computes the table's whole state in a Spark job for its log entry about the commit, before the
+   * commit returns.
    */
   private static final class Transaction extends OptimisticTransaction {
     private final String id;
@@ -167,7 +167,7 @@ public final class Attempt {
       return id;
     }
 
-    /** After the put. Who lists the log next, in Delta's lock, finds that Delta has the version already, and its checksum. */
+    /** After the commit. The next thread that lists the log, in Delta's lock, finds that Delta has the version and its checksum already. */
     @Override
     public Option<VersionChecksum> incrementallyDeriveChecksum(long version, CurrentTransactionInfo committed) {
       Option<VersionChecksum> checksum = super.incrementallyDeriveChecksum(version, committed);

@@ -37,10 +37,10 @@ import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.storage.LogStore;
 import scala.collection.Iterator;
 
-/** What takes py4j several calls for each file of a folder, in one call. Answers are text, as a list costs calls, too. */
+/** Does in one call what takes py4j several calls for each file of a folder. Answers are text, because a list takes calls, too. */
 public final class Bulk {
   private static final String COMMIT = "\\d{20}\\.json";
-  private static final Set<String> LOCAL = // the second one comes with Spark's Hive, and is the first one in a wrapper
+  private static final Set<String> LOCAL = // the second one comes with Spark's Hive; in a wrapper it is the first one
       Set.of("org.apache.hadoop.fs.LocalFileSystem", "org.apache.hadoop.hive.ql.io.ProxyLocalFileSystem");
   private static final int KIND_WIDTH = 24; // an action's kind is the first key of its line
   private static final ExecutorService ASKING = Executors.newFixedThreadPool(8, Bulk::daemon); // requests to storage mostly wait
@@ -48,12 +48,12 @@ public final class Bulk {
   private Bulk() {}
 
   /**
-   * The commits of a table's log from a version on: behind a character that JSON does not have, a line of number, time of
-   * modification (ms) and 1 or 0 for told whole or not; below it, for versions after `known`, the actions, of a long one
-   * those of the kinds `txn` and `protocol`. Empty where there is no log, null where a commit was cleaned up between being
-   * listed and being read.
+   * The commits of a table's log from a version on. Each begins with a character that JSON does not have and a line: number, time of
+   * modification (ms), and 1 or 0 for complete or not. Below it, for versions after `known`, are the actions; of a long commit only
+   * those of the kinds `txn` and `protocol`. Empty if there is no log, null if a commit was cleaned up between being listed and
+   * being read.
    *
-   * @param knownAtMs when `known` was modified; -1 if it is not known
+   * @param knownAtMs time of modification of `known`; -1 if it is not known
    */
   public static String commits(LogStore store, Path log, long from, long known, long knownAtMs, Configuration conf)
       throws IOException {
@@ -93,8 +93,8 @@ public final class Bulk {
   }
 
   /**
-   * The whole commits of a table's log after a version: a line with the number behind a character that JSON does not
-   * have, and the lines of the commit below it; of that version, if it is there, the number alone. Null where a commit was
+   * The whole commits of a table's log after a version. Each begins with a character that JSON does not have and a line with its
+   * number; below it are the commit's lines. For the version itself, if it exists, the number alone. Null if a commit was
    * cleaned up between being listed and being read.
    */
   public static String texts(DeltaLog log, long after, Configuration conf) throws IOException {
@@ -124,10 +124,10 @@ public final class Bulk {
   }
 
   /**
-   * Writes a new file; fails where there is one.
+   * Writes a new file; fails if it exists.
    *
-   * <p>On local disk without Hadoop, which starts `chmod` as a process of its own for the file, and again for its checksum: 3
-   * ms each on an idle machine, and 15 where others of the table's writers have the cores.
+   * <p>On local disk without Hadoop, which starts a `chmod` process for the file, and another one for its checksum: 3 ms each on
+   * an idle machine, and 15 if other writers of the table use the cores.
    */
   public static void write(Path path, Configuration conf, byte[] content) throws IOException {
     FileSystem files = path.getFileSystem(conf);
@@ -140,17 +140,17 @@ public final class Bulk {
     java.nio.file.Path file = Paths.get(path.toUri().getPath());
     Files.createDirectories(file.getParent());
     Files.write(file, content, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE);
-    // As Hadoop has it, whatever the mask of this process is.
+    // The same permissions as with Hadoop, whatever the mask of this process is.
     FsPermission permission = FsPermission.getFileDefault().applyUMask(FsPermission.getUMask(conf));
     Files.setPosixFilePermissions(file, PosixFilePermissions.fromString(permission.toString()));
   }
 
-  /** The bytes of a file below a folder; null where there is none. */
+  /** The bytes of a file below a folder; null if it does not exist. */
   public static byte[] read(Path folder, String name, Configuration conf) throws IOException {
     return read(new Path(folder, name), conf);
   }
 
-  /** A file's bytes; null where there is none. */
+  /** A file's bytes; null if it does not exist. */
   public static byte[] read(Path path, Configuration conf) throws IOException {
     try (InputStream in = path.getFileSystem(conf).open(path)) {
       return in.readAllBytes();
@@ -160,8 +160,8 @@ public final class Bulk {
   }
 
   /**
-   * A file's bytes; null only where it is certain that there is none. What cannot be looked up, is a folder, or is a link to
-   * nothing, is an error: Hadoop says of all of these on local disk that there is no such file.
+   * A file's bytes; null only if it certainly does not exist. A failed lookup, a folder, and a dangling link are errors: for
+   * all of these Hadoop reports on local disk that there is no such file.
    */
   static byte[] readIfAny(Path path, Configuration conf) throws IOException {
     FileSystem files = path.getFileSystem(conf);
@@ -192,7 +192,7 @@ public final class Bulk {
     return content;
   }
 
-  /** The first of these files below a folder, a line each, that does not exist; null if all do. */
+  /** The first of these files below a folder, one per line, that does not exist; null if all exist. */
   public static String missing(FileSystem files, Path folder, String lines) throws IOException {
     if (lines.isEmpty()) return null;
     String[] names = lines.split("\n");
@@ -208,7 +208,7 @@ public final class Bulk {
     }
   }
 
-  /** The names of a folder's files, a line each; empty where there is none. */
+  /** The names of a folder's files, one per line; empty if there is no such folder. */
   public static String names(FileSystem files, Path folder) throws IOException {
     StringBuilder names = new StringBuilder();
     try {
@@ -220,9 +220,9 @@ public final class Bulk {
   }
 
   /**
-   * The files that a path or a glob stands for, at any depth; null where there is no such path. The first line is the path with its
-   * file system; the others are time of modification (ms), size and URI. A size of -1 is of a folder: what follows, to the next one,
-   * lies in it, or is a file of it that matches. One of -2 is of a folder above a match that is a Delta table.
+   * The files that a path or a glob matches, at any depth; null if the path does not exist. The first line is the path with its
+   * file system; the others are time of modification (ms), size and URI. A size of -1 marks a folder: the lines up to the next one
+   * are its content, or matching files in it. A size of -2 marks a folder above a match that is a Delta table.
    */
   public static String listing(String pattern, Configuration conf) throws IOException {
     Path path = new Path(pattern);
@@ -249,7 +249,7 @@ public final class Bulk {
       try {
         if (files.exists(new Path(folder, "_delta_log"))) line(found, 0, -2, folder);
       } catch (AccessDeniedException | AccessControlException closed) {
-        // who may read the source alone need not look above it
+        // a reader who has access to the source alone need not look above it
       }
     }
     return found.toString();
@@ -264,9 +264,9 @@ public final class Bulk {
   }
 
   /**
-   * Which of these methods a class has not got; `<init>` is a constructor.
+   * Which of these methods a class lacks; `<init>` is a constructor.
    *
-   * @param methods a line each, of name and number of parameters
+   * @param methods one per line: name and number of parameters
    */
   public static String lacking(String name, String methods, ClassLoader loader) throws ClassNotFoundException {
     Class<?> found = Class.forName(name, false, loader);

@@ -18,11 +18,11 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 
 /**
- * Put-if-absent on S3 that holds between drivers: one PUT with {@code If-None-Match: *}, which the server refuses with 412
- * if the version is taken. Delta's own store looks first and puts afterwards, so that of two drivers one erases the other's
- * commit. Needs Hadoop 3.4.2; an older one refuses the option, and nothing is written.
+ * Put-if-absent on S3 across drivers: one PUT with {@code If-None-Match: *}, which the server refuses with 412 if the version
+ * exists. Delta's own store looks first and puts afterwards, so that one of two drivers can overwrite the other's commit.
+ * Needs Hadoop 3.4.2; an older one refuses the option, and nothing is written.
  *
- * <p>Before the first commit to a bucket, the server is asked whether it does refuse.
+ * <p>Before the first commit to a bucket, a test request checks that the server does refuse.
  */
 public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
   private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";
@@ -52,8 +52,8 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
   }
 
   /**
-   * Whether a file is now there with our content; false: it is another's. Our own put may be answered with "taken", as the
-   * client repeats one whose answer was lost: so what is there is compared. A commit has an id that no other has.
+   * True if the file now has our content; false: another writer's. Our own put may be answered with "taken", because the client
+   * repeats a put whose answer was lost: so the content is compared. Each commit has a unique id.
    */
   public static boolean put(FileSystem files, Path path, byte[] content) throws IOException {
     for (int attempt = 1; ; attempt++) {
@@ -79,7 +79,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
     fill(files.create(path, true), content);
   }
 
-  /** Closing puts what there is, be it a part, as when the disk that it is gathered on is full. */
+  /** Closing writes the content that has arrived, even a part of it, for example if the disk of the buffer is full. */
   private static void fill(FSDataOutputStream out, byte[] content) throws IOException {
     try {
       out.write(content);
@@ -105,7 +105,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
     return all.toByteArray();
   }
 
-  /** What a server answered that made a call fail, without naming a class of its client; 0 if it was no answer. */
+  /** The HTTP status with which a call failed, without naming a class of the client; 0 if there was no answer. */
   public static int status(Throwable error) {
     for (Throwable cause = error; cause != null; cause = cause.getCause()) {
       try {
@@ -123,7 +123,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
 
   private static FSDataOutputStream created(FileSystem files, Path path) throws IOException {
     try {
-      // must, not opt: a file system that does not know the option refuses it in place of dropping it.
+      // must, not opt: a file system that does not know the option then refuses it instead of ignoring it.
       return (FSDataOutputStream) files.createFile(path).overwrite(false).recursive().must(CONDITIONAL, true).build();
     } catch (IllegalArgumentException unknown) {
       throw new IOException("lakegate: " + files.getUri() + " has no conditional create (Hadoop 3.4.2 on S3 has); nothing was written", unknown);
@@ -133,7 +133,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
   static void prove(FileSystem files, Path path) throws IOException {
     String bucket = files.getUri().toString();
     if (PROVEN.contains(bucket)) return;
-    // Beside the versions: it is where we may write. Names with a dot are not seen by Delta.
+    // Next to the versions, because we may write there. Delta does not see names with a dot.
     Path scratch = new Path(path.getParent(), ".lakegate-probe-" + UUID.randomUUID());
     try {
       boolean isFirst = put(files, scratch, new byte[] {1});
@@ -145,7 +145,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
       try {
         files.delete(scratch, false);
       } catch (IOException mayNotDelete) {
-        // A byte is left behind, which harms nobody.
+        // A file of one byte stays, which is harmless.
       }
     }
   }

@@ -21,12 +21,12 @@ import software.amazon.awssdk.services.dynamodb.model.ResourceNotFoundException;
 
 /** The entries of commits in one table of DynamoDB, with the attributes, settings and defaults of Delta's S3DynamoDBLogStore. */
 final class DynamoDbEntries {
-  /** Of one commit. `expires`: seconds since 1970, when DynamoDB may forget it; 0 until it is complete. */
+  /** The entry of one commit. `expires`: seconds since 1970 after which DynamoDB may delete it; 0 until it is complete. */
   record Entry(String name, String aside, boolean isComplete, long expires) {}
 
   private static final String[] PREFIXES = {"spark.io.delta.storage.S3DynamoDBLogStore.", "io.delta.storage.S3DynamoDBLogStore."};
-  private static final String ENDPOINT = "spark.lakegate.dynamodb.endpoint"; // of a server that is not Amazon's
-  private static final String ON_DEMAND = "spark.lakegate.dynamodb.onDemand"; // how a table that is missing is made
+  private static final String ENDPOINT = "spark.lakegate.dynamodb.endpoint"; // of a server other than Amazon's
+  private static final String ON_DEMAND = "spark.lakegate.dynamodb.onDemand"; // billing of a table that is created
   private static final int READY_WAIT_S = 60;
   private static final Map<String, DynamoDbEntries> KNOWN = new ConcurrentHashMap<>();
 
@@ -42,7 +42,7 @@ final class DynamoDbEntries {
     if (ttl < 3600) throw new IOException("lakegate: ddb.ttl of " + ttl + " s is too short: a commit under way could be lost; at least 3600");
     Configuration conf = new Configuration(files.getConf()); // with the settings of its bucket
     String provider = setting(settings, "credentials.provider", "");
-    // Delta's default is of an SDK that is not here; its counterpart is what S3 itself is reached with.
+    // Delta's default belongs to an SDK that is not here; we use its counterpart, the provider with which S3 itself is accessed.
     if (!provider.isEmpty() && !provider.endsWith(".DefaultAWSCredentialsProviderChain")) conf.set("fs.s3a.aws.credentials.provider", provider);
     DynamoDbClientBuilder building = DynamoDbClient.builder();
     building.region(Region.of(region));
@@ -66,7 +66,7 @@ final class DynamoDbEntries {
     }
   }
 
-  /** The entry of a commit that was begun; false: there is one. */
+  /** Makes the entry of a commit that was begun; returns false if there is one. */
   boolean enter(String path, String name, String aside) throws IOException {
     Map<String, AttributeValue> item = item(path, name, aside, false);
     try {
@@ -77,24 +77,24 @@ final class DynamoDbEntries {
     }
   }
 
-  /** The commit has its name; its entry may be forgotten later. */
+  /** The commit has its name; its entry may expire later. */
   void complete(String path, String name, String aside) throws IOException {
     Map<String, AttributeValue> item = item(path, name, aside, true);
     item.put("expireTime", AttributeValue.fromN(Long.toString(now() + ttl)));
     asked("PutItem", () -> client.putItem(put -> put.tableName(table).item(item)));
   }
 
-  /** Takes back an entry whose version another has, unless somebody has completed it. */
+  /** Removes an entry whose version another commit has, unless another process has completed it. */
   void withdraw(String path, String name, String aside) throws IOException {
     Map<String, AttributeValue> ours = Map.of(":aside", AttributeValue.fromS(aside), ":no", AttributeValue.fromS("false"));
     try {
       asked("DeleteItem", () -> client.deleteItem(delete -> delete.tableName(table).key(key(path, name)).conditionExpression("tempPath = :aside AND complete = :no").expressionAttributeValues(ours)));
     } catch (ConditionalCheckFailedException changed) {
-      // It names a commit that is there, which is all that an entry says.
+      // The entry names an existing commit, which is all that an entry states.
     }
   }
 
-  /** Takes an entry away, whatever it says: for a person who has looked. */
+  /** Removes an entry, whatever it states: for a person who has looked at it. */
   void remove(String path, String name) throws IOException {
     asked("DeleteItem", () -> client.deleteItem(delete -> delete.tableName(table).key(key(path, name))));
   }
@@ -104,14 +104,14 @@ final class DynamoDbEntries {
     return item.isEmpty() ? null : entry(item);
   }
 
-  /** The entry of the newest version that has one, or null. */
+  /** The entry of the highest version that has one, or null. */
   Entry last(String path) throws IOException {
     Map<String, AttributeValue> values = Map.of(":path", AttributeValue.fromS(path));
     List<Map<String, AttributeValue>> items = asked("Query", () -> client.query(query -> query.tableName(table).keyConditionExpression("tablePath = :path").expressionAttributeValues(values).consistentRead(true).scanIndexForward(false).limit(1))).items();
     return items.isEmpty() ? null : entry(items.get(0));
   }
 
-  /** Far from being forgotten, and so are those after it, whatever the clocks of their drivers. */
+  /** True if the entry, and those after it, expire far in the future, whatever the clocks of their drivers. */
   boolean isFresh(Entry entry) {
     return !entry.isComplete() || entry.expires() > now() + ttl / 2;
   }
@@ -120,7 +120,7 @@ final class DynamoDbEntries {
     return new IOException("lakegate: " + what + " (DynamoDB table " + table + " in " + region + "); nothing was written. " + advice);
   }
 
-  @SuppressWarnings("unchecked") // arrays of functions, as its client asks for
+  @SuppressWarnings("unchecked") // arrays of functions, as the client's API requires
   private void require(boolean isOnDemand, long reads, long writes) throws IOException {
     boolean isMade = false;
     for (int second = 0; second < READY_WAIT_S; second++) {
@@ -142,7 +142,7 @@ final class DynamoDbEntries {
           isMade = true;
           continue;
         } catch (ResourceInUseException another) {
-          // is making it
+          // another process is creating it
         }
       }
       Gate.pause(1000);
@@ -150,7 +150,7 @@ final class DynamoDbEntries {
     throw fault("the table of entries did not become ready in " + READY_WAIT_S + " s", "Look at it in the console of DynamoDB");
   }
 
-  /** What DynamoDB answers; what a caller cannot go on from becomes an IOException that names the action. */
+  /** DynamoDB's answer; an error from which a caller cannot continue becomes an IOException that names the action. */
   private <R> R asked(String action, Supplier<R> ask) throws IOException {
     try {
       return ask.get();

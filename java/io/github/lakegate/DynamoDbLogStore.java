@@ -19,9 +19,9 @@ import org.apache.hadoop.fs.Path;
  * Put-if-absent on S3 by a table in DynamoDB, for servers without conditional puts and for sites whose other writers use
  * Delta's S3DynamoDBLogStore: entries, names and settings are that store's.
  *
- * <p>A commit is written aside; its entry, which only one driver can make, decides; then the commit gets its name and the
- * entry is marked complete. Whoever finds an entry that is not, reader or writer, ends what its driver has begun. What cannot
- * be mended is an error, never "no table": Delta's store then answers version -1, or is refused without end.
+ * <p>A commit is written to a temporary file; its entry, which only one driver can make, decides; then the commit gets its name and
+ * the entry is marked complete. A reader or writer that finds an incomplete entry finishes the commit of its driver. A state that
+ * cannot be repaired is an error, never "no table": Delta's store then answers version -1, or is refused without end.
  */
 public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
   private final Configuration settings;
@@ -53,7 +53,7 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
     if (version == 0) requireNew(of, files, log, path);
     else requirePrevious(of, files, log, String.format(Locale.ROOT, "%020d.json", version - 1));
     String aside = ".tmp/" + name + "." + UUID.randomUUID();
-    place(files, new Path(log, aside), content); // conditional only because that asks for nothing first
+    place(files, new Path(log, aside), content); // conditional only because this needs no request beforehand
     if (!of.enter(table, name, aside)) {
       DynamoDbEntries.Entry winner = of.get(table, name);
       boolean isOurs = winner != null && winner.aside().equals(aside); // the client repeats a put whose answer was lost
@@ -67,7 +67,7 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
       isPlaced = place(files, path, content);
       if (isPlaced) of.complete(table, name, aside);
     } catch (IOException recoverable) {
-      return; // the entry is there, so the commit is made: whoever looks next ends it
+      return; // the entry exists, so the commit is made: the next reader or writer finishes it
     }
     if (!isPlaced) {
       of.withdraw(table, name, aside);
@@ -90,7 +90,7 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
     while (found.hasNext()) {
       all.add(found.next());
       String name = all.get(all.size() - 1).getPath().getName();
-      if (name.matches("\\d{20}\\.json")) newest = name; // names come in order
+      if (name.matches("\\d{20}\\.json")) newest = name; // names are in order
     }
     if (!newest.isEmpty() && newest.compareTo(last.name()) < 0) throw isMissing(of, new Path(log, last.name()));
     return all.iterator();
@@ -102,8 +102,8 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
   }
 
   /**
-   * What is wrong with a table's entries, for a person: empty if nothing is. Where it says so, it is mended: a commit that can
-   * come back does; an entry whose commit cannot is removed; a commit without an entry is given one.
+   * Describes for a person what is wrong with a table's entries; empty if nothing is. With `isMended` it is repaired: a commit that can
+   * be restored is; an entry whose commit cannot is removed; a commit without an entry gets one.
    */
   public String examine(Path table, boolean isMended, Configuration conf) throws IOException {
     FileSystem files = table.getFileSystem(conf);
@@ -125,7 +125,7 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
       return "commit " + last.name() + " has " + (last.isComplete() ? "a complete" : "an incomplete") + " entry and is not there; what was put aside for it " + (aside == null ? "is gone: it cannot come back" : "is there: it can come back");
     }
     if (there != null && aside != null && !java.util.Arrays.equals(aside, there)) {
-      if (isMended) of.complete(table.toString(), last.name(), last.name()); // nothing aside but the commit itself
+      if (isMended) of.complete(table.toString(), last.name(), last.name()); // there is no temporary file, only the commit itself
       return "commit " + last.name() + " is another writer's than its entry's; what the entry's writer put aside is kept in _delta_log/" + last.aside();
     }
     if (newest.compareTo(last.name()) > 0 && of.isFresh(last)) {
@@ -143,7 +143,7 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
     return newest;
   }
 
-  /** Nothing may be left of a table that was there before: its entries would refuse versions to the new one. */
+  /** No entries of an earlier table may be left: they would refuse versions to the new one. */
   private static void requireNew(DynamoDbEntries of, FileSystem files, Path log, Path path) throws IOException {
     DynamoDbEntries.Entry last = of.last(log.getParent().toString());
     if (last == null) return;
@@ -152,14 +152,14 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
     throw of.fault("entries of a table that was deleted are left for " + log.getParent() + " (the last is " + last.name() + ")", "lakegate doctor --table " + log.getParent() + " --repair");
   }
 
-  /** The version before must be complete, as readers look at the last entry alone; and made by writers with entries. */
+  /** The version before must be complete, as readers look at the last entry alone; and made by writers that make entries. */
   private static void requirePrevious(DynamoDbEntries of, FileSystem files, Path log, String name) throws IOException {
     DynamoDbEntries.Entry previous = of.get(log.getParent().toString(), name);
     if (previous != null) {
       if (!previous.isComplete()) recover(of, files, log, previous);
       return;
     }
-    // No entry: the first commit with entries, or they have expired; or somebody wrote without.
+    // No entry: the first commit with entries, or the entries have expired, or another writer made none.
     DynamoDbEntries.Entry last = of.last(log.getParent().toString());
     if (last != null && last.name().compareTo(name) < 0 && of.isFresh(last)) throw isForeign(of, new Path(log, name));
   }
@@ -169,7 +169,7 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
     byte[] content = ConditionalPutLogStore.read(files, new Path(log, entry.aside()));
     if (content == null) {
       if (!exists(files, version)) throw of.fault("commit " + version + " was begun, and what it wrote aside (" + entry.aside() + ") is gone", "lakegate doctor --table " + log.getParent());
-    } else if (!place(files, version, content)) { // compares what is there
+    } else if (!place(files, version, content)) { // compares the existing content
       throw isForeign(of, version);
     }
     of.complete(log.getParent().toString(), entry.name(), entry.aside());
@@ -183,7 +183,7 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
     return of.fault(version + " was written without an entry: by a writer with another log store, table or region", "Stop that writer; then: lakegate doctor --table " + version.getParent().getParent());
   }
 
-  /** As {@link ConditionalPutLogStore#put}; where the server knows no condition, a plain put, as the entry has decided. */
+  /** The same as {@link ConditionalPutLogStore#put}; if the server has no conditional put, a plain put, as the entry has decided. */
   private static boolean place(FileSystem files, Path path, byte[] content) throws IOException {
     try {
       return ConditionalPutLogStore.put(files, path, content);
@@ -195,7 +195,7 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
   }
 
   private static boolean exists(FileSystem files, Path path) throws IOException {
-    try (FSDataInputStream there = files.open(path)) { // one HEAD; exists() would ask for a folder, too
+    try (FSDataInputStream there = files.open(path)) { // one HEAD request; exists() would look for a folder, too
       return there != null;
     } catch (FileNotFoundException none) {
       return false;

@@ -6,7 +6,7 @@ import org.apache.spark.util.AccumulatorV2;
 /** Names of fields, gathered from the tasks of a job. */
 public final class FieldNames extends AccumulatorV2<String, String> {
   private static final long serialVersionUID = 1L;
-  private static final int NAMES_MAX = 100; // of a source whose records all have other names
+  private static final int NAMES_MAX = 100; // for a source whose records all have different names
   private static final int LENGTH_MAX = 100;
   private final TreeSet<String> names = new TreeSet<>();
 
@@ -37,7 +37,7 @@ public final class FieldNames extends AccumulatorV2<String, String> {
     for (String name : ((FieldNames) other).copy().names) add(name);
   }
 
-  /** A line each. */
+  /** One per line. */
   @Override
   public synchronized String value() {
     StringBuilder lines = new StringBuilder();

@@ -19,13 +19,13 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 
 /**
- * What the gate is told from Python, for each table of this JVM: whether it is governed and whose turn it is, and who has
- * reserved it; and the commits that it kept back. It knows nothing of conflicts.
+ * The gate's state, set from Python, for each table of this JVM: whether it is governed, which job has the turn, which statement has
+ * reserved it; and the commits that it kept. The gate does not know conflicts.
  *
- * <p>A turn ends by the clock of the JVM, so it also ends when Python stands still.
+ * <p>A turn ends by the clock of the JVM, so it also ends if Python hangs.
  */
 public final class Gate {
-  /** A commit was refused: it is not its job's turn. Nothing was written. */
+  /** A commit was refused: its job does not have the turn. Nothing was written. */
   public static final class NoTurnException extends IOException {
     private static final long serialVersionUID = 1;
 
@@ -43,7 +43,7 @@ public final class Gate {
     }
   }
 
-  /** It could not be found out whether a table takes turns. Nothing was written. */
+  /** The gate could not find out whether a table takes turns. Nothing was written. */
   public static final class NoteException extends IOException {
     private static final long serialVersionUID = 1;
 
@@ -52,7 +52,7 @@ public final class Gate {
     }
   }
 
-  /** A commit was kept back, and can be taken with {@link #take}. Nothing was written. */
+  /** A commit was kept instead of written, and can be taken with {@link #take}. Nothing was written. */
   public static final class KeptException extends IOException {
     private static final long serialVersionUID = 1;
 
@@ -60,21 +60,21 @@ public final class Gate {
       super(message);
     }
 
-    /** It is no failure, and some commands log what ends them: a line is enough. */
+    /** This is no failure, and some commands log the exception that ends them: a line is enough. */
     @Override
     public synchronized Throwable fillInStackTrace() {
       return this;
     }
   }
 
-  /** What becomes of the commits that a thread makes: see {@link #enter}. */
+  /** The treatment of a thread's commits: see {@link #enter}. */
   record Scope(String mode, String token, String history) {}
 
   private record Commit(Path table, String text) {
     boolean isOf(Path other) {
       URI asked = other.toUri();
       URI own = table.toUri();
-      if (asked.getScheme() == null) { // as Hadoop's default, or below the working directory
+      if (asked.getScheme() == null) { // relative to Hadoop's default file system, or to the working directory
         return own.getPath().equals(asked.getPath()) || own.getPath().endsWith("/" + asked.getPath());
       }
       return asked.getPath().equals(own.getPath())
@@ -83,7 +83,7 @@ public final class Gate {
     }
   }
 
-  /** Tokens of the commits of a turn have this id; null: its commits need none. */
+  /** Tokens of a turn's commits have this id; null: its commits need no token. */
   private record Turn(String job, long epoch, long deadlineNanos, String tokenId) {
     boolean isOf(String asking) {
       return job != null && job.equals(asking) && System.nanoTime() - deadlineNanos < 0;
@@ -102,18 +102,18 @@ public final class Gate {
   private static final Map<String, Commit> KEPT = new ConcurrentHashMap<>();
   static final Map<String, Long> DONE = new ConcurrentHashMap<>();
   private static final ThreadLocal<String> JOB = new ThreadLocal<>();
-  private static final ThreadLocal<String> UNTOKENED = new ThreadLocal<>(); // why the thread's last refused commit was refused
-  private static final Set<String> AWAITED = ConcurrentHashMap.newKeySet(); // job and table, by a commit that waits
+  private static final ThreadLocal<String> UNTOKENED = new ThreadLocal<>(); // reason of the thread's last refusal
+  private static final Set<String> AWAITED = ConcurrentHashMap.newKeySet(); // job and table of each commit that waits
   private static final ObjectMapper JSON = new ObjectMapper();
 
   private final String table;
-  private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: none was given here
+  private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: this JVM was given none
   private volatile boolean isGoverned;
-  private final AtomicLong puts = new AtomicLong(); // of jobs
+  private final AtomicLong puts = new AtomicLong(); // commits of jobs
   private final AtomicLong strays = new AtomicLong(); // commits of no job while a job had its turn
   private final Reservation reservation;
 
-  /** Held around each put. Heartbeats never wait for it: a put may be slow. */
+  /** Held during each commit. Heartbeats never wait for it: a commit may be slow. */
   final Object putLock = new Object();
 
   private Gate(String table) {
@@ -124,12 +124,12 @@ public final class Gate {
   // ------------------------------------------------------------------------------------------------- called from Python
 
   /**
-   * How this thread's next commit is treated; those after it pass, as that of a hook that compacts. A thread is a
-   * statement: Python's threads have one each, Delta commits in the thread that runs the statement, and settings of the
-   * session would be those of all its threads.
+   * Sets the treatment of this thread's next commit; later commits pass, for example of a hook that compacts. A thread is a
+   * statement: each Python thread has its own JVM thread, Delta commits in the thread that runs the statement, and settings of
+   * the session would apply to all its threads.
    *
-   * @param mode capture: keep the lines of a commit that lost its version; stage: keep them, never put them; pass.
-   * @param token under which lines are kept, and versions told
+   * @param mode capture: keep the lines of a commit that lost its version; stage: keep them, never write them; pass.
+   * @param token under which lines are kept, and versions reported
    * @param history a JSON object whose fields replace those of commitInfo, or null: the history of the statement whose
    *     actions are committed
    */
@@ -143,11 +143,10 @@ public final class Gate {
   }
 
   /**
-   * A commit that is put by the statement with this token, has its history, and is the job's; what the thread commits after it is
-   * treated as before.
+   * Makes a commit under the token of a statement, with its history, for a job; later commits of the thread are treated as before.
    *
-   * @param token or null: all is as before
-   * @param job or null: as before
+   * @param token or null: no change
+   * @param job or null: no change
    */
   static <T> T within(String token, String history, String job, Supplier<T> commit) {
     Scope scope = SCOPE.get();
@@ -157,14 +156,14 @@ public final class Gate {
     try {
       return commit.get();
     } finally {
-      if (token != null) DONE.remove(token); // the transaction tells the version
+      if (token != null) DONE.remove(token); // the transaction returns the version
       if (scope == null) leave();
       else SCOPE.set(scope);
       actAs(actor);
     }
   }
 
-  /** From now on this thread commits as a job; null: as its session says. What it was before. */
+  /** From now on this thread commits as a job; null: as its session's settings name. Returns the job before. */
   public static String actAs(String job) {
     String before = JOB.get();
     if (job == null) JOB.remove();
@@ -172,7 +171,7 @@ public final class Gate {
     return before;
   }
 
-  /** From now on all commits of this table need a turn, not only those of jobs that were given it. */
+  /** From now on all commits of this table need a turn, not only those of jobs that have had it. */
   public static void govern(String table) {
     of(table).isGoverned = true;
   }
@@ -185,36 +184,36 @@ public final class Gate {
   }
 
   /**
-   * Gives the turn, or more time for it; an older epoch than the one that was given changes nothing.
+   * Gives the turn, or extends it; an older epoch than the current one changes nothing.
    *
-   * @param tokenId each commit of the job that changes rows must carry a token with this id and the turn's epoch; null: it need not
+   * @param tokenId each commit of the job that changes rows must carry a token with this id and the turn's epoch; null: no token
    */
   public static boolean grant(String table, String job, long epoch, long millis, String tokenId) {
     Turn given = new Turn(job, epoch, System.nanoTime() + millis * 1_000_000, tokenId);
     return of(table).turn.accumulateAndGet(given, (was, now) -> was != null && was.epoch > now.epoch ? was : now) == given;
   }
 
-  /** Ends the turn of an epoch, if it is the one that was given last. */
+  /** Ends the turn of an epoch, if it is the current one. */
   public static void revoke(String table, long epoch) {
     of(table).turn.updateAndGet(was -> was != null && was.epoch == epoch ? new Turn(null, epoch, 0, null) : was);
   }
 
-  /** Whether a commit of the job waits for its turn. */
+  /** True if a commit of the job waits for its turn. */
   public static boolean isAwaited(String table, String job) {
     return AWAITED.contains(job + "\n" + of(table).table);
   }
 
-  /** How many commits of jobs were put to the table by this JVM. */
+  /** The number of commits of jobs that this JVM has made to the table. */
   public static long puts(String table) {
     return of(table).puts.get();
   }
 
-  /** How many commits of no job this JVM has put to the table while a job had its turn. */
+  /** The number of commits outside of any job that this JVM has made to the table during a job's turn. */
   public static long strays(String table) {
     return of(table).strays.get();
   }
 
-  /** Why a commit of this thread was last refused for its missing token, once; null if none was. */
+  /** Why a commit of this thread was last refused for its missing token, once; null if none was refused. */
   public static String untokened() {
     String told = UNTOKENED.get();
     UNTOKENED.remove();
@@ -222,9 +221,9 @@ public final class Gate {
   }
 
   /**
-   * The note that makes a table governed, as text; null where there is none.
+   * The text of the note that makes a table governed; null if there is no note.
    *
-   * @throws NoteException it cannot be told whether there is one
+   * @throws NoteException the note could not be looked up
    */
   public static String note(String table, Configuration conf) throws NoteException {
     Path note = new Path(new Path(table), "_lakegate/table.json");
@@ -237,10 +236,10 @@ public final class Gate {
   }
 
   /**
-   * Keeps all other commits away from a table, of this JVM and of other drivers that pass a gate, for so long at most; false
-   * while another has it. Who has it may take it anew. A put under way in this JVM ends first.
+   * Keeps all other commits away from a table for a limited time: of this JVM, and of other drivers with a gate. Returns false
+   * while another statement has the reservation. The holder may renew it. A commit under way in this JVM ends first.
    *
-   * @param job as which the statement commits, or null: in its turn no other driver is asked or told
+   * @param job of the statement, or null: in its turn no other driver is asked or informed
    */
   public static boolean reserve(String table, String token, long holdMs, String job, Configuration conf) {
     Gate gate = of(table);
@@ -256,9 +255,9 @@ public final class Gate {
   }
 
   /**
-   * The commit that was kept for a token, once: the version that it was for, and its lines below it; null if none was.
+   * The commit that was kept for a token, once: its version, and its lines below it; null if none was kept.
    *
-   * @param table that it must be of, or null; of another one, the answer is an empty line and the path of that one
+   * @param table to which it must belong, or null; for another table, the answer is an empty line and that table's path
    */
   public static String take(String token, String table) {
     Commit commit = KEPT.remove(token);
@@ -266,7 +265,7 @@ public final class Gate {
     return "\n" + commit.table.toUri().getPath();
   }
 
-  /** The version that a commit with this token was put at, once; -1 if none was, -2 if a put has failed. */
+  /** The version of the commit with this token, once; -1 if there was none, -2 if it has failed. */
   public static long done(String token) {
     return Objects.requireNonNullElse(DONE.remove(token), -1L);
   }
@@ -285,8 +284,8 @@ public final class Gate {
   }
 
   /**
-   * The lock that this table takes turns on, as far as it matters to a commit of the job: null if there is none, if the job has
-   * the turn, or if this session or program may write without. Looked up anew each time: others adopt and release tables.
+   * The lock of this table's turns, if it concerns a commit of the job: null if there is none, if the job has the turn, or if
+   * this session or program may write outside of turns. Looked up again each time: other processes adopt and release tables.
    */
   String lockFor(String job, Configuration conf) throws IOException {
     Turn now = turn.get();
@@ -300,16 +299,16 @@ public final class Gate {
       JsonNode said = JSON.readTree(text);
       lock = said == null ? null : said.get("lock");
     } catch (IOException damaged) {
-      throw new NoteException("lakegate: the note beside " + table + " is no JSON; nothing was written", damaged);
+      throw new NoteException("lakegate: the note next to " + table + " is no JSON; nothing was written", damaged);
     }
-    if (lock == null) throw new NoteException("lakegate: the note beside " + table + " names no lock; nothing was written", null);
+    if (lock == null) throw new NoteException("lakegate: the note next to " + table + " names no lock; nothing was written", null);
     return ProgramPass.isFor(lock.asText()) ? null : lock.asText();
   }
 
   /**
-   * Returns when it is the job's turn, or needs not be.
+   * Returns when the job has the turn, or needs none.
    *
-   * @param lock as {@link #lockFor} says
+   * @param lock as {@link #lockFor} returns it
    */
   void awaitTurn(long version, String job, String lock, long waitMs) throws IOException {
     long begun = System.nanoTime();
@@ -318,7 +317,7 @@ public final class Gate {
       while (true) {
         Turn now = turn.get();
         if (now == null ? lock == null : now.isOf(job)) return;
-        // A table is made before it can be entered; whoever is first makes it, whatever the others want.
+        // A table is made before it can be entered: version 0 needs no turn, and the first writer makes it.
         if (lock == null && (job == null || version == 0)) return;
         if (System.nanoTime() - begun >= waitMs * 1_000_000) {
           String who = job == null ? "" : " by " + job;
@@ -330,7 +329,7 @@ public final class Gate {
         pause(POLL_MS);
       }
     } finally {
-      AWAITED.remove(waiting); // another that waits for the same adds it again at its next look
+      AWAITED.remove(waiting); // another commit that waits for the same turn adds it again at its next look
     }
   }
 
@@ -341,8 +340,8 @@ public final class Gate {
   }
 
   /**
-   * Refuses a commit of a job in its turn that changes rows and does not carry the turn's token: when the work comes again,
-   * nobody would know that the commit was made.
+   * Refuses a commit of a job in its turn that changes rows and does not carry the turn's token: when the batch is retried,
+   * nothing would show that the commit was made.
    */
   void requireToken(long version, String job, List<String> lines) throws IOException {
     Turn now = turn.get();
@@ -364,7 +363,7 @@ public final class Gate {
     return reservation.heldHere(token);
   }
 
-  /** A statement of another driver that has, or null; a job in its turn does not ask. */
+  /** A statement of another driver that has reserved it, or null; a job in its turn does not ask. */
   Reservation.Held reservedElsewhere(String job, Configuration conf) {
     Turn now = turn.get();
     return now != null && now.isOf(job) ? null : reservation.heldElsewhere(conf);
@@ -383,7 +382,7 @@ public final class Gate {
   void isDone(Scope scope, long version) {
     DONE.put(scope.token, version);
     SCOPE.remove();
-    // Or a hook that commits in this thread would wait for its own statement.
+    // Otherwise a hook that commits in this thread would wait for its own statement.
     reservation.end(scope.token);
   }
 

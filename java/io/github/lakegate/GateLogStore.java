@@ -20,8 +20,8 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 
 /**
- * The door that every commit passes: a log store around the one that the scheme would have had. What becomes of a commit says
- * the scope of its thread, see {@link Gate}; settings are those of the session, which Delta hands over inside the Hadoop
+ * The gate that every commit passes: a log store around the scheme's own one. The scope of a commit's thread decides how the commit
+ * is treated, see {@link Gate}; settings are those of the session, which Delta passes inside the Hadoop
  * configuration.
  */
 public class GateLogStore extends LogStore {
@@ -30,7 +30,7 @@ public class GateLogStore extends LogStore {
 
   public static final String WAIT_MS = "spark.lakegate.waitMs";
 
-  /** `pass`: commits of this session that are no job's go to tables that take turns, too; `refuse` by default. */
+  /** `pass`: commits of this session outside of jobs also go to tables that take turns; `refuse` by default. */
   public static final String OUTSIDE = "spark.lakegate.outside";
 
   /** Followed by a scheme: the class of the store behind the gate. */
@@ -38,7 +38,7 @@ public class GateLogStore extends LogStore {
 
   private static final ObjectMapper JSON = new ObjectMapper();
 
-  /** For whom a commit has waited: it waits for no other one, nor longer than was said when it began to. */
+  /** The holder for whom a commit has waited: it waits for no other one, nor longer than announced at the start. */
   private record Waited(Path table, long version, Reservation.Held holder) {
     boolean isBefore(Path later, long laterVersion) {
       return table.equals(later) && version < laterVersion;
@@ -70,7 +70,7 @@ public class GateLogStore extends LogStore {
     String history = scope == null ? null : scope.history();
     String job = Gate.jobOf(conf);
     Kept lines = new Kept(history == null ? actions : withHistory(actions, history));
-    // Of a table that is there for one statement no gate is made.
+    // No gate is made for a table that exists for one statement.
     if (scope != null && scope.mode().equals("stage")) throw Gate.keep(token, table, version, lines.all(), "was staged");
     Gate gate = Gate.of(table);
     boolean isCaptured = scope != null && scope.mode().equals("capture");
@@ -94,7 +94,7 @@ public class GateLogStore extends LogStore {
           try {
             store.write(path, lines, false, conf);
           } catch (FileAlreadyExistsException taken) {
-            if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lost the race for its version");
+            if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lost its version to another commit");
             if (waited != null) WAITED.set(waited);
             throw taken;
           }
@@ -106,7 +106,7 @@ public class GateLogStore extends LogStore {
         }
         if (waited == null) waited = new Waited(table, version, holder);
       }
-      if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lets the one go first that has reserved the table");
+      if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "waits for the statement that has reserved the table");
       Gate.pause(Gate.POLL_MS);
     }
   }
@@ -138,7 +138,7 @@ public class GateLogStore extends LogStore {
     String scheme = given == null ? "file" : given.toLowerCase(Locale.ROOT);
     LogStore known = stores.get(scheme);
     if (known != null) return known;
-    // Entries and turns go by a table's address: one table under two names would be two.
+    // Entries and turns are keyed by a table's address: one table under two names would be two.
     if (scheme.equals("s3") || scheme.equals("s3n")) throw new IOException("lakegate: write " + path + " as s3a://; nothing was done");
     String name = initHadoopConf().get(BEHIND + scheme, usual(scheme));
     try {
@@ -174,7 +174,7 @@ public class GateLogStore extends LogStore {
     return lines.iterator();
   }
 
-  /** Remembers what the store has read, so that nothing is copied unless the commit is kept. */
+  /** Remembers the lines that the store has read, so that nothing is copied unless the commit is kept. */
   private static final class Kept implements Iterator<String> {
     private final Iterator<String> source;
     private final List<String> seen = new ArrayList<>();
@@ -195,7 +195,7 @@ public class GateLogStore extends LogStore {
       return seen.get(given++);
     }
 
-    /** All lines, whether the store has read them or not; it can still read them. */
+    /** All lines, whether the store has read them or not; the store can still read them. */
     List<String> all() {
       while (source.hasNext()) seen.add(source.next());
       return seen;

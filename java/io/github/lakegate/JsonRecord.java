@@ -23,13 +23,13 @@ import java.util.regex.Pattern;
 import org.apache.spark.sql.api.java.UDF1;
 
 /**
- * What Spark would leave out of a record of JSON in silence, or change: what follows the first value, all of an array but its
- * first element, a field that comes twice, and a value that its type would round, cut or complete are a reason to refuse it,
- * which is the answer; names of fields that the schema lacks go to an accumulator.
+ * Reasons to refuse a record of JSON that Spark would silently shorten or change: content after the first value, elements of an
+ * array after the first, a duplicate field, and a value that its type would round, cut or complete. The answer is the reason;
+ * names of fields that the schema lacks go to an accumulator.
  */
 public final class JsonRecord implements UDF1<String, String> {
   private static final long serialVersionUID = 1L;
-  private static final JsonFactory FACTORY = lenient(); // what is not JSON is for Spark to say
+  private static final JsonFactory FACTORY = lenient(); // Spark reports what is not JSON
   private static final Pattern DATE = Pattern.compile("([+-]\\d{5,7}|-?\\d{4})-\\d{2}-\\d{2}");
   private static final Pattern INSTANT =
       Pattern.compile("(" + DATE.pattern() + ")[T ](\\d{2}:\\d{2}:\\d{2})([.]\\d{1,6}0*)?( ?[A-Za-z+-].*)?");
@@ -41,9 +41,9 @@ public final class JsonRecord implements UDF1<String, String> {
 
   /**
    * @param schema a StructType as JSON
-   * @param zone the time zone of texts that name none
-   * @param patterns whether the reader has patterns of its own for dates and times, which say what they mean
-   * @param isExact the answer is the record with texts in place of numbers that are wanted as texts: Spark would give 1.10 as 1.1
+   * @param zone the time zone of texts without a zone
+   * @param patterns whether the reader has its own patterns for dates and times, which define their meaning
+   * @param isExact the answer is the record with texts instead of numbers for text columns: Spark would give 1.10 as 1.1
    */
   public JsonRecord(String schema, FieldNames others, String zone, boolean patterns, boolean isExact) throws IOException {
     this.record = kindOf(new ObjectMapper().readTree(schema), patterns);
@@ -99,7 +99,7 @@ public final class JsonRecord implements UDF1<String, String> {
     return null;
   }
 
-  /** A factory that takes whatever Spark may take. */
+  /** A factory that accepts all that Spark may accept. */
   static JsonFactory lenient() {
     JsonFactory made = new JsonFactory();
     for (JsonParser.Feature feature : JsonParser.Feature.values()) {
@@ -123,7 +123,7 @@ public final class JsonRecord implements UDF1<String, String> {
       }
       return null;
     }
-    if (value == JsonToken.START_ARRAY && kind.fields != null) { // Spark says whether it takes an array for it
+    if (value == JsonToken.START_ARRAY && kind.fields != null) { // Spark decides whether it accepts an array here
       for (JsonToken item = parser.nextToken(); item != JsonToken.END_ARRAY && item != null; item = parser.nextToken()) {
         String refusal = refusalOf(parser, item, kind, at, lacking, spans);
         if (refusal != null) return refusal;
@@ -162,7 +162,7 @@ public final class JsonRecord implements UDF1<String, String> {
     return null;
   }
 
-  /** Whether Spark's reader would give the value as another one. What it refuses itself is not looked at. */
+  /** True if Spark's reader would change the value. Values that Spark refuses itself are not checked. */
   private boolean isChanged(JsonParser parser, JsonToken value, Kind kind) throws IOException {
     boolean isText = value == JsonToken.VALUE_STRING;
     boolean isNumber = value.isNumeric();
@@ -183,7 +183,7 @@ public final class JsonRecord implements UDF1<String, String> {
         default:
           return (isNumber || isText) && !holds(kind, new BigDecimal(text));
       }
-    } catch (NumberFormatException notOne) { // NaN, or what Spark refuses; a number beyond all is Infinity
+    } catch (NumberFormatException notOne) { // NaN, or a text that Spark refuses; a number out of range is Infinity
       return isNumber && !text.matches("[+-]?(NaN|INF|Inf.*)");
     }
   }
@@ -202,12 +202,12 @@ public final class JsonRecord implements UDF1<String, String> {
   private boolean isInstant(String text, boolean hasZone) {
     Matcher found = INSTANT.matcher(text);
     if (!found.matches()) return false;
-    if (found.group(5) != null || !hasZone) return true; // Spark refuses a zone where none is wanted
-    try { // an hour that summer time skips is none
+    if (found.group(5) != null || !hasZone) return true; // Spark refuses a zone for a type without one
+    try { // an hour that summer time skips does not exist
       LocalDateTime at = LocalDateTime.parse(found.group(1) + "T" + found.group(3));
       return !ZoneId.of(zone).getRules().getValidOffsets(at).isEmpty();
     } catch (DateTimeException other) {
-      return true; // a day that is none, which Spark refuses, or a zone of its own
+      return true; // an invalid day, which Spark refuses, or a named zone
     }
   }
 
@@ -240,7 +240,7 @@ public final class JsonRecord implements UDF1<String, String> {
     return kind;
   }
 
-  /** A type: of a value whose `name` is checked, or with what is in it; with neither where whatever is in it is its value. */
+  /** A type: `name` of a value that is checked, or the types inside it; neither if any content is valid. */
   private static final class Kind implements Serializable {
     private static final long serialVersionUID = 1L;
     private HashMap<String, Kind> fields;

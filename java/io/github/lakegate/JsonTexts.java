@@ -11,16 +11,16 @@ import java.util.List;
 import org.apache.spark.sql.api.java.UDF1;
 
 /**
- * The texts of the records of one file: its lines, or its JSON values one after another, of an array at the outside its elements.
- * Spark itself reads the first value of a file with `multiLine`, and passes over the others in silence. What is no JSON is one
- * text to the file's end; a file that is not in its encoding is one text.
+ * The texts of the records of one file: its lines, or its consecutive JSON values; of an outer array, its elements.
+ * Spark itself reads the first value of a file with `multiLine`, and silently skips the others. Text that is not JSON is one record
+ * up to the file's end; a file that is not in its encoding is one record.
  */
 public final class JsonTexts implements UDF1<byte[], String[]> {
   private static final long serialVersionUID = 1L;
   private final String encoding;
   private final String line;
 
-  /** @param line what ends a line, as a regular expression, if each line is a record; null if each JSON value is one */
+  /** @param line regular expression of a line's end, if each line is a record; null if each JSON value is one */
   public JsonTexts(String encoding, String line) {
     this.encoding = encoding;
     this.line = line;
@@ -66,6 +66,6 @@ public final class JsonTexts implements UDF1<byte[], String[]> {
       // the rest is one text
     }
     String rest = text.substring(end).strip();
-    found.add(rest.isEmpty() ? "[" : rest); // it ends within an array
+    found.add(rest.isEmpty() ? "[" : rest); // the file ends within an array
   }
 }

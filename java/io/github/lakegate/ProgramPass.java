@@ -10,10 +10,10 @@ import java.nio.file.Paths;
 import java.nio.file.StandardOpenOption;
 
 /**
- * The turn that `lakegate turn` gave to this whole program: it may commit to the tables of that lock while the turn is on.
+ * The turn that `lakegate turn` gave to this whole program: it may commit to the tables of that lock during the turn.
  *
- * <p>Whoever has the turn writes the pass to a file, holds a lock on the file for as long as it lives, and removes the file when the
- * turn ends. So a process that the program has left behind has no pass any more, whether the turn ended or its holder was killed.
+ * <p>The holder of the turn writes the pass to a file, holds a lock on the file as long as it lives, and removes the file when the
+ * turn ends. So a process that the program has left behind has no pass any more, whether the turn ended or the holder was killed.
  * Source: ops/external_command.py.
  */
 final class ProgramPass {
@@ -23,28 +23,28 @@ final class ProgramPass {
 
   private ProgramPass() {}
 
-  /** Whether the program has the turn on this lock now. */
+  /** True if the program has the turn on this lock now. */
   static boolean isFor(String lock) {
     return lock.equals(LOCK) && fault() == null;
   }
 
-  /** Why the program has no turn though it was given one; empty if it was given none. */
+  /** Why the program has no turn although it was given one; empty if it was given none. */
   static String told() {
     String fault = LOCK == null ? null : fault();
     return fault == null ? "" : "; the turn on " + LOCK + " (epoch " + EPOCH + ") that this program was given " + fault;
   }
 
-  /** What is wrong with the pass; null if its turn is on. One thread at a time: a JVM must not ask for the same lock twice. */
+  /** Why the pass is not valid; null if it is. One thread at a time: a JVM must not ask for the same lock twice. */
   private static synchronized String fault() {
     if (FILE == null) return "has no pass (LAKEGATE_PASS)";
     Path file = Paths.get(FILE);
     try {
       String[] lines = Files.readString(file, StandardCharsets.UTF_8).split("\n", -1);
-      // The lock's name comes last: it may be any text.
+      // The lock's name is last: it may be any text.
       if (lines.length < 3 || !lines[0].equals(EPOCH) || !String.join("\n", java.util.Arrays.asList(lines).subList(2, lines.length)).equals(LOCK)) {
         return "is another one now";
       }
-      // The clock of the machine that only runs, which Python reads as time.monotonic_ns().
+      // The machine's monotonic clock, which Python reads as time.monotonic_ns().
       if (System.nanoTime() - Long.parseLong(lines[1].trim()) >= 0) return "has run out";
       if (isUnlocked(file)) return "has lost its holder";
       return null;

@@ -14,29 +14,29 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 
 /**
- * That a statement has a table to itself for a while. Other drivers are told by a note beside the table, which each of them heeds
- * for as long as the note says, by its own clock, from when it first sees it. The note names its process, and is written again every
- * few seconds while the statement runs: a driver that died holds nobody up on its own machine, and on others for a minute.
+ * Reserves a table for one statement for a limited time. A note next to the table informs other drivers. Each of them waits for
+ * as long as the note states, by its own clock, from when it first sees it. The note names its process, and is written again every few
+ * seconds while the statement runs: a driver that died blocks no other driver on its own machine, and those on others for a minute.
  *
- * <p>Nothing is wrong where somebody does not see it, or does not heed it: the statement loses again, and is executed again.
+ * <p>A driver that does not see or respect the note breaks nothing: the statement loses again, and is executed again.
  */
 final class Reservation {
-  /** Whose statement it is, and until when others wait. */
+  /** The statement that holds the reservation, and until when others wait. */
   record Held(String token, long untilNanos) {
     boolean isRunning() {
       return System.nanoTime() - untilNanos < 0;
     }
   }
 
-  /** Of the session: after so long without a word from it a driver counts as gone. */
+  /** Session setting: after this time without a renewal a driver counts as dead. */
   static final String QUIET = "spark.lakegate.quietMs";
 
-  private static final long LOOK_NANOS = 100_000_000; // between two looks at the note: each may be a request
-  private static final long YIELD_NANOS = 2 * LOOK_NANOS; // so that a driver that looks finds no note for once
+  private static final long LOOK_NANOS = 100_000_000; // between two reads of the note: each may be a request
+  private static final long YIELD_NANOS = 2 * LOOK_NANOS; // so that a driver that polls finds no note once
   private static final long HOLD_MAX_MS = 86_400_000;
-  private static final long CLOCKS_MS = 600_000; // machines' clocks may be so far apart
+  private static final long CLOCKS_MS = 600_000; // clocks of machines may differ by this
   private static final long RENEW_MS = 15_000;
-  private static final long QUIET_MS = 60_000; // a note that renews itself, and has not for so long, is of a driver that died
+  private static final long QUIET_MS = 60_000; // a renewable note that was not renewed for this time belongs to a dead driver
   private static final String JVM = UUID.randomUUID().toString();
   private static final String MACHINE = machine();
   private static final ScheduledExecutorService RENEWING =
@@ -62,9 +62,9 @@ final class Reservation {
   }
 
   /**
-   * Takes it, or takes it anew for so long from now on; false while another has it.
+   * Takes the reservation, or renews it for this time from now; false while another statement has it.
    *
-   * @param isAlone no other driver commits now, as in a turn: none is asked, and none is told
+   * @param isAlone no other driver commits now, as in a turn: none is asked, and none is informed
    */
   boolean take(String token, long holdMs, boolean isAlone, Configuration conf) {
     long held = Math.min(Math.max(holdMs, 0), HOLD_MAX_MS);
@@ -72,7 +72,7 @@ final class Reservation {
     if (here.updateAndGet(was -> was == null || was.token.equals(token) || !was.isRunning() ? taken : was) != taken) return false;
     if (isAlone) return true;
     synchronized (this) {
-      if (heldElsewhere(conf) == null) look(conf); // what was seen a moment ago is not enough to go by
+      if (heldElsewhere(conf) == null) look(conf); // the last look is too old to decide by
       if (elsewhere != null || System.nanoTime() - yieldedNanos < YIELD_NANOS) {
         end(token);
         return false;
@@ -81,7 +81,7 @@ final class Reservation {
         tell(token, held, conf);
         RENEWING.schedule(() -> renew(taken, conf), RENEW_MS, TimeUnit.MILLISECONDS);
       } catch (IOException | RuntimeException notWritten) {
-        return true; // other drivers are not told
+        return true; // other drivers are not informed
       }
       return true;
     }
@@ -95,7 +95,7 @@ final class Reservation {
     }
   }
 
-  /** Says with what is left of the time that the statement still runs. */
+  /** Writes the note again with the remaining time, while the statement runs. */
   private synchronized void renew(Held held, Configuration conf) {
     if (here.get() != held || !held.isRunning()) return;
     try {
@@ -103,17 +103,17 @@ final class Reservation {
       if (text == null || !isOurs(text) || !text.startsWith(held.token + " ")) return;
       tell(held.token, (held.untilNanos - System.nanoTime()) / 1_000_000, conf);
     } catch (IOException | RuntimeException notWritten) {
-      // The next time; if it fails on, others count this driver as gone.
+      // Tried again next time; if it keeps failing, others count this driver as dead.
     }
     RENEWING.schedule(() -> renew(held, conf), RENEW_MS, TimeUnit.MILLISECONDS);
   }
 
-  /** Ends it for this JVM's commits. */
+  /** Ends the reservation for this JVM's commits. */
   void end(String token) {
     here.updateAndGet(was -> was != null && was.token.equals(token) ? null : was);
   }
 
-  /** Ends it for all. */
+  /** Ends the reservation for all drivers. */
   void end(String token, Configuration conf) {
     end(token);
     synchronized (this) {
@@ -123,18 +123,18 @@ final class Reservation {
         yieldedNanos = System.nanoTime();
         note.getFileSystem(conf).delete(note, false);
       } catch (IOException | RuntimeException stays) {
-        // It is heeded for as long as it says.
+        // Others wait for as long as the note states.
       }
     }
   }
 
-  /** Another statement of this JVM that has it, or null. */
+  /** Another statement of this JVM that has the reservation, or null. */
   Held heldHere(String token) {
     Held now = here.get();
     return now == null || now.token.equals(token) || !now.isRunning() ? null : now;
   }
 
-  /** A statement of another driver that has it, or null. May be a request to the store. */
+  /** A statement of another driver that has the reservation, or null. May send a request to the store. */
   synchronized Held heldElsewhere(Configuration conf) {
     if (System.nanoTime() - lookedNanos >= LOOK_NANOS) look(conf);
     return elsewhere == null || !elsewhere.isRunning() ? null : elsewhere;
@@ -151,7 +151,7 @@ final class Reservation {
         long heldMs = Math.min(Long.parseLong(words[1]), HOLD_MAX_MS);
         FileSystem files = note.getFileSystem(conf);
         long ageMs = System.currentTimeMillis() - files.getFileStatus(note).getModificationTime();
-        // One that is long past is of a driver that died, and nobody has waited since for as long as it says.
+        // A note far in the past belongs to a dead driver, and nobody has waited since for as long as it states.
         long ageMaxMs = isRenewed(words[2]) ? Math.min(heldMs, QUIET_MS) : heldMs;
         long leftMs = ageMs > ageMaxMs + CLOCKS_MS ? 0 : heldMs;
         seenNanos = System.nanoTime();
@@ -159,18 +159,18 @@ final class Reservation {
         seen = text;
       }
       if (elsewhere != null && (!elsewhere.isRunning() || isDead(words[2], conf))) {
-        // Whoever wrote it is gone, or slower than it thought. Nobody else need wait for it.
+        // Its writer is dead, or slower than it expected. No other driver need wait for it.
         elsewhere = null;
         if (text.equals(read(conf))) note.getFileSystem(conf).delete(note, false);
       }
     } catch (IOException | RuntimeException unknown) {
-      // What was seen before stands.
+      // The last known state stays.
     } finally {
       lookedNanos = System.nanoTime();
     }
   }
 
-  /** Whether the driver is seen to have ended: by its silence, and on this machine by its process. */
+  /** True if the driver has ended: by its silence, or on this machine by its process. */
   private boolean isDead(String owner, Configuration conf) {
     if (!isRenewed(owner)) return false;
     if (System.nanoTime() - seenNanos > conf.getLong(QUIET, QUIET_MS) * 1_000_000) return true;
@@ -180,7 +180,7 @@ final class Reservation {
     return process.isEmpty() || !process.get().isAlive() || startOf(process.get()) != Long.parseLong(parts[4]);
   }
 
-  /** Whether a note says which process wrote it: then it is written again and again, too. */
+  /** True if a note names its process: then it is also renewed. */
   private static boolean isRenewed(String owner) {
     return owner.matches("[^/]+/[^/]+/[^/]+/\\d{1,18}/\\d{1,18}");
   }
@@ -189,13 +189,13 @@ final class Reservation {
     return process.info().startInstant().map(Instant::toEpochMilli).orElse(0L);
   }
 
-  /** This machine since it was started: in containers, whose processes do not see one another, each for itself. */
+  /** Identifies this machine since its start; in containers, whose processes do not see each other, each container. */
   private static String machine() {
     try {
       String boot = Files.readString(java.nio.file.Path.of("/proc/sys/kernel/random/boot_id")).strip();
       return boot + "@" + Files.readString(java.nio.file.Path.of("/proc/sys/kernel/hostname")).strip();
     } catch (IOException | RuntimeException unknown) {
-      return JVM; // of no other process
+      return JVM; // equal to no other process
     }
   }
 

@@ -15,9 +15,9 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCh
 import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager;
 
 /**
- * Checkpoints on S3 by conditional puts: of two runs of one query, one plans a batch. Spark's own way writes aside and
- * renames, which on S3 is to copy and to delete: both runs can plan the batch, each with other offsets. Elsewhere than on
- * S3 it is Spark's own way.
+ * Checkpoints on S3 by conditional puts: of two runs of one query, only one plans a batch. Spark's own way writes a temporary file and
+ * renames it, which on S3 is a copy and a deletion: both runs can plan the batch, each with other offsets. On other file
+ * systems it is Spark's own way.
  */
 public final class S3CheckpointFileManager implements CheckpointFileManager {
   private final CheckpointFileManager usual;
@@ -39,7 +39,7 @@ public final class S3CheckpointFileManager implements CheckpointFileManager {
     }
   }
 
-  /** What must not be there yet: offsets and commits of a batch, a query's id. Small, so it is kept until it is put. */
+  /** A file that must not exist yet: offsets and commits of a batch, a query's id. It is small, so it is buffered until it is written. */
   private final class Planning extends CancellableFSDataOutputStream {
     private final Path path;
     private final ByteArrayOutputStream content;
@@ -66,7 +66,7 @@ public final class S3CheckpointFileManager implements CheckpointFileManager {
     }
   }
 
-  /** What may replace what is there, as files of state do: seen when it is closed, and not before. */
+  /** A file that may replace an existing one, for example of state: visible when it is closed, and not before. */
   private static final class Overwriting extends CancellableFSDataOutputStream {
     private final FSDataOutputStream put;
     private boolean isEnded;

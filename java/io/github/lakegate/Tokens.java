@@ -13,8 +13,8 @@ final class Tokens {
   private Tokens() {}
 
   /**
-   * Whether a commit changes rows. One that only moves them to other files, or changes the table's definition, does not: making it
-   * again changes nothing, or fails.
+   * True if a commit changes rows. A commit that only moves rows to other files, or changes the table's definition, does not:
+   * repeating it changes nothing, or fails.
    */
   static boolean changesRows(List<String> lines) {
     for (String line : lines) {
@@ -25,7 +25,7 @@ final class Tokens {
     return false;
   }
 
-  /** Whether the lines have a token of this id and epoch. */
+  /** True if the lines have a token of this id and epoch. */
   static boolean isIn(List<String> lines, String tokenId, long epoch) throws IOException {
     for (String line : lines) {
       if (!line.startsWith("{\"txn\"")) continue;

@@ -15,9 +15,9 @@ import scala.collection.Iterator;
 /**
  * Texts of commits that this JVM has read or written, so that storage is not asked for them again.
  *
- * <p>A commit never changes. A table that was made anew has other files of the same names: the time of modification and the size tell
- * them apart. Of a commit that was put here only the size is known, until it is listed behind one that is still the file that it was:
- * then the table is the same, and nobody else can have put that version.
+ * <p>A commit never changes. A table that was created again has other files of the same names: the time of modification and the size
+ * distinguish them. For a commit of this JVM only the size is known, until it is listed after an earlier commit that is unchanged:
+ * then the table is the same, and no other writer can have made that version.
  */
 public final class CommitTexts {
   /** Bytes of a commit that is kept. */
@@ -38,10 +38,10 @@ public final class CommitTexts {
   private CommitTexts() {}
 
   /**
-   * The lines of a commit, each with its end.
+   * The lines of a commit, each with its line end.
    *
-   * @param file as it was listed just now
-   * @param isOfKnownTable an earlier commit of the same listing is still the file that it was
+   * @param file as just listed
+   * @param isOfKnownTable an earlier commit of the same listing is unchanged
    */
   public static String of(FileStatus file, boolean isOfKnownTable, LogStore store, Configuration conf) throws IOException {
     String name = file.getPath().toString();

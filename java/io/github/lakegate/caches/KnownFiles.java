@@ -31,21 +31,21 @@ import scala.collection.Iterator;
 import scala.collection.immutable.Seq;
 
 /**
- * The files of small tables: those of a version are those of an earlier one, and what the commits between did to them.
+ * The files of small tables: the files of a version are those of an earlier one, changed by the commits between.
  *
- * <p>Delta works them out in this way for the checksums of tables of up to 50 files, by the same replay; for a statement it works
- * out the state of each version from the log, in a job of Spark. A list that does not come to the number and the size of files that
- * the version's checksum says is not taken. But those do not tell vectors: so the version that is gone on from has to be the same
- * commit still, by the time of its file's modification.
+ * <p>Delta computes them in this way for the checksums of tables of up to 50 files, by the same replay; for a statement it computes
+ * the state of each version from the log, in a Spark job. A list is not used if its number and total size of files differ from the
+ * version's checksum. These do not show vectors: so the commit of the earlier version must be unchanged, by the time of its file's
+ * modification.
  */
 final class KnownFiles {
-  /** So many are found faster in a list than in the state, which is spread over tasks; a list takes some kilobytes a file. */
+  /** Up to this many files are found faster in a list than in the state, which is spread over tasks; a list takes some kilobytes a file. */
   static final int FILES_MAX = 1000;
 
-  /** As far from a checkpoint Delta's own look into the log is, too. */
+  /** The distance from a checkpoint up to which Delta's own replay goes, too. */
   private static final int COMMITS_MAX = 10;
 
-  /** A statement may begin on a version while others go on from it. */
+  /** A statement may begin on a version while others go on from there. */
   private static final int VERSIONS_MAX = 4;
 
   private record Known(String table, long modifiedAtMs, List<AddFile> files) {}
@@ -55,9 +55,9 @@ final class KnownFiles {
   private KnownFiles() {}
 
   /**
-   * The files of a snapshot that has a checksum; null if they are too many, or not known for certain.
+   * The files of a snapshot that has a checksum; null if they are too many, or not certainly known.
    *
-   * @param inState works them out from the log
+   * @param inState computes them from the log
    */
   static Seq<AddFile> of(Snapshot snapshot, Supplier<List<AddFile>> inState) {
     VersionChecksum checksum = snapshot.checksumOpt().get();
@@ -81,14 +81,14 @@ final class KnownFiles {
     return files.stream().mapToLong(AddFile::size).sum() == checksum.tableSizeBytes();
   }
 
-  /** Where Delta lists no files in checksums, as with very many statistics, it is for reasons that hold here, too. */
+  /** If Delta lists no files in checksums, for example with very many statistics, its reasons hold here, too. */
   private static boolean areFollowed(Snapshot snapshot, VersionChecksum checksum) {
     return checksum.numFiles() <= FILES_MAX
         && Snapshot$.MODULE$.allFilesInCrcWritePathEnabled(SparkSession.active(), snapshot)
-        && !snapshot.protocol().json().contains("\"adaptiveMetadata"); // what is said of a file there may change without a commit of it
+        && !snapshot.protocol().json().contains("\"adaptiveMetadata"); // a file's metadata there may change without a commit
   }
 
-  /** Those of the last version that is known, and what was committed since; null if that is of another history, or too far. */
+  /** The files of the last known version, changed by the commits since; null if that version has another history, or is too far back. */
   private static List<AddFile> followed(Snapshot snapshot) {
     DeltaLog log = snapshot.deltaLog();
     Map.Entry<Long, Known> last = versions(log).floorEntry(snapshot.version());
@@ -127,7 +127,7 @@ final class KnownFiles {
     for (FileStatus file : listed(snapshot.logSegment().deltas())) {
       if (file.getPath().getName().equals(commit.getName())) return file.getModificationTime();
     }
-    return commit.getFileSystem(conf).getFileStatus(commit).getModificationTime(); // it is behind a checkpoint
+    return commit.getFileSystem(conf).getFileStatus(commit).getModificationTime(); // it is older than a checkpoint
   }
 
   private static ConcurrentNavigableMap<Long, Known> versions(DeltaLog log) {

@@ -12,17 +12,17 @@ import scala.Option;
 import scala.collection.immutable.Seq;
 
 /**
- * A snapshot whose cached state outlives its time as the newest one, for statements that still run on it.
+ * A snapshot whose cached state is kept after a newer one exists, for statements that still run on it.
  *
- * <p>Delta drops the cache as soon as a newer snapshot is there. Whoever still asks the old one for files has its state
- * worked out again from the log, each time; beside a commit a second that is most statements.
+ * <p>Delta drops the cache as soon as a newer snapshot exists. A statement that then asks the old one for files makes Delta compute
+ * its state again from the log, each time; with a commit per second this concerns most statements.
  *
- * <p>And it takes the table's size from the checksum, which Delta trusts for the definition and the transactions; and files of a
- * small table from what is known of them ({@link KnownFiles}). Both Delta works out from the log in jobs of Spark, for each version
- * that is read.
+ * <p>It also takes the table's size from the checksum, which Delta trusts for the definition and the transactions; and the files of
+ * a small table from {@link KnownFiles}. Delta computes both from the log in Spark jobs, for each version that is
+ * read.
  */
 public final class LastingSnapshot extends Snapshot {
-  // Not this object's monitor: it is held by Scala while a job of Spark works out the state.
+  // Not this object's monitor: Scala holds it while a Spark job computes the state.
   private final Object lock = new Object();
   private int holders;
   private boolean isReplaced;
@@ -34,10 +34,10 @@ public final class LastingSnapshot extends Snapshot {
   }
 
   /**
-   * Have the newest snapshot be such a one, as soon as it is there: nothing of it is cached yet.
+   * Replaces the newest snapshot by a lasting one, early: before anything of it is cached.
    *
-   * <p>A checksum is written after its commit. Of a snapshot that was listed in between all that come next wait for a job of Spark
-   * that works out the state: so it is looked for again.
+   * <p>A checksum is written after its commit. If a snapshot was listed in between, all later ones wait for a Spark job that
+   * computes the state: so the checksum is looked for again.
    */
   static void install(DeltaLog log) {
     ReentrantLock installing = log.snapshotLock();
@@ -47,7 +47,7 @@ public final class LastingSnapshot extends Snapshot {
       if (newest instanceof LastingSnapshot || newest.version() < 0 || newest._computedStateTriggered()) return;
       Option<VersionChecksum> checksum = newest.checksumOpt();
       if (!checksum.isDefined()) checksum = log.readChecksum(newest.version(), Option.empty());
-      // Without a checksum Delta works out the state at once, to write one.
+      // Without a checksum Delta computes the state at once, to write one.
       if (checksum.isDefined()) log.installSnapshot(new LastingSnapshot(newest, checksum), System.currentTimeMillis());
     } finally {
       installing.unlock();
@@ -82,10 +82,10 @@ public final class LastingSnapshot extends Snapshot {
     return known == null ? super.allFiles() : SparkSession.active().createDataset(known, package$.MODULE$.addFileEncoder());
   }
 
-  // In the monitor in which Scala works out whatever else is asked of a snapshot once.
+  // In the monitor in which Scala computes the lazy values of a snapshot.
   private synchronized Seq<AddFile> files() {
     if (isAskedForFiles) return files;
-    checkpointProvider(); // Delta asks the newest snapshot for it in its lock, and the monitor is held for as long as files are read
+    checkpointProvider(); // Delta asks the newest snapshot for it in its lock, and the monitor is held while files are read
     files = KnownFiles.of(this, () -> super.allFiles().collectAsList());
     isAskedForFiles = true;
     return files;
@@ -101,7 +101,7 @@ public final class LastingSnapshot extends Snapshot {
     return checksumOpt().get().numFiles();
   }
 
-  /** Once for each time that it was held. */
+  /** Call once for each hold. */
   public void release() {
     synchronized (lock) {
       holders--;
@@ -110,7 +110,7 @@ public final class LastingSnapshot extends Snapshot {
     super.uncache();
   }
 
-  /** By Delta, when a newer snapshot is there or the table is forgotten. */
+  /** Called by Delta when a newer snapshot exists or the table is forgotten. */
   @Override
   public void uncache() {
     synchronized (lock) {

@@ -9,20 +9,20 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 
 /**
- * Commits of this JVM that are put, and of which Delta does not know the checksum yet: other threads that list the log are not told of
- * them.
+ * Commits of this JVM that are written, and whose checksum Delta does not know yet: they are hidden from other threads that list the
+ * log.
  *
- * <p>Whoever lists such a commit has a job of Spark work out what the checksum will say, and has Delta's lock meanwhile: the
- * transaction waits for it, and those who wait for the transaction. What a listing has told once, the later ones tell, too.
+ * <p>A thread that lists such a commit makes a Spark job compute the content of the checksum, and holds Delta's lock meanwhile: the
+ * transaction waits for the lock, and others for the transaction. A commit that one listing has shown is shown by later ones, too.
  */
 public final class OpenCommits {
   private record Put(Path commit, long atNanos) {}
 
   private static final Put NONE = new Put(null, 0);
   private static final Map<Thread, Put> PUTS = new ConcurrentHashMap<>();
-  private static final Map<Path, Long> KNOWN = new ConcurrentHashMap<>(); // by the log: the last version that was told, or is no secret
+  private static final Map<Path, Long> KNOWN = new ConcurrentHashMap<>(); // by log: the last version that was shown or is not hidden
 
-  /** Not for longer: who is slow after its put, as storage may be, holds nobody up. */
+  /** Limit of the time that a commit is hidden: a thread that is slow after its commit, for example by storage, blocks no other. */
   private static final long UNTOLD_NANOS = 1_000_000_000L;
 
   private OpenCommits() {}

@@ -15,7 +15,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 
-/** Logs that are there for one statement, of one commit and its checksum: told from memory, as Delta lists a log several times. */
+/** Logs that exist for one statement, with one commit and its checksum: answered from memory, as Delta lists a log several times. */
 public final class ScratchLogs {
   private record Held(FileStatus file, String text) {}
 
@@ -23,19 +23,19 @@ public final class ScratchLogs {
 
   private ScratchLogs() {}
 
-  /** Makes one. */
+  /** Makes a log. */
   public static void make(Path log, String commit, String checksum, Configuration conf) throws IOException {
     String version = String.format(Locale.ROOT, "%020d", 0);
     SortedMap<String, Held> files = new TreeMap<>();
     hold(files, new Path(log, version + ".json"), commit);
     hold(files, new Path(log, version + ".crc"), checksum);
-    // Spark reads commits past the log store.
+    // Spark reads commits without the log store.
     Bulk.write(new Path(log, version + ".json"), conf, commit.getBytes(StandardCharsets.UTF_8));
     if (Caches.isOn()) LOGS.put(log, files);
     else Bulk.write(new Path(log, version + ".crc"), conf, checksum.getBytes(StandardCharsets.UTF_8));
   }
 
-  /** Removes one, be it made or not. */
+  /** Removes a log, whether it exists or not. */
   public static void drop(Path log, Configuration conf) throws IOException {
     LOGS.remove(log);
     log.getFileSystem(conf).delete(log, true);

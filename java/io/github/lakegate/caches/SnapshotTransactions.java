@@ -5,12 +5,12 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * The transaction ids of a Delta `Snapshot`, given to it by a caller who knows them.
+ * The transaction ids of a Delta `Snapshot`, set by a caller who knows them.
  *
- * <p>Delta asks for them before each write that carries an id, and works them out with a Spark job over the table's whole
- * state for every new version. They are a lazy value of Scala: a field, and a bit that says whether it is set. Which bit
- * it is, is learned by watching Delta set it; where anything looks otherwise, nothing is ever set, and Delta does its own
- * work.
+ * <p>Delta needs them before each write that carries an id, and computes them with a Spark job over the table's whole
+ * state for every new version. They are a lazy value of Scala: a field, and a bit that states whether it is set. We learn
+ * which bit it is by watching Delta set it. If anything looks different, nothing is ever set, and Delta computes them
+ * itself.
  */
 public final class SnapshotTransactions {
   private static Field value;
@@ -39,7 +39,7 @@ public final class SnapshotTransactions {
     return bit != 0 || !Caches.isOn();
   }
 
-  /** Have the snapshot answer with this map; whether it now does, or had its own answer already. */
+  /** Makes the snapshot answer with this map; returns true if it now does, or had its own answer already. */
   public static boolean give(Object snapshot, Object transactions) throws ReflectiveOperationException {
     if (bit == 0 || !Caches.isOn()) return false;
     synchronized (snapshot) {
