@@ -58,12 +58,12 @@ BEGINNINGS = {
 """Words with which a docstring does not begin: it begins with a verb (Returns, Commits) or a noun phrase (A commit of Delta)."""
 
 _WORDS = re.compile(
-    r"(?<![\w-])(?:" + "|".join(f"(?P<w{n}>{one})" for n, one in enumerate(RETIRED)) + r")(?![\w-])", re.I
+    r"(?<![\w.-])(?:" + "|".join(f"(?P<w{n}>{one})" for n, one in enumerate(RETIRED)) + r")(?![\w-])", re.I
 )
 _ADVICE = list(RETIRED.values())
 _NAMES = re.compile(r"(?:^|_)(anew|beside|winners?|told|whoever|doomed|deeds?|foresee|foreseen|unsettled)(?=_|$)", re.I)
-_FIXED = re.compile(r"`[^`]*`|https?://\S+")
-"""Code and addresses within a text: names that stay as they are."""
+_FIXED = re.compile(r"`[^`]*`|https?://\S+|\{[^{}]*\}")
+"""Code, addresses and placeholders within a text: names that stay as they are."""
 
 
 def _of_text(text: str, line: int) -> Iterator[tuple[int, str]]:
@@ -92,7 +92,8 @@ def faults_of_python(text: str, *, is_test: bool = False) -> Iterator[tuple[int,
     The docstring of a test states what holds, in a sentence of any form.
     """
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
+        is_text = token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)) and " " in token.string
+        if is_text or token.type == tokenize.COMMENT:  # a string without a blank is a name or a key
             yield from _of_text(token.string, token.start[0])
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

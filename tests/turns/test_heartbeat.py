@@ -80,11 +80,11 @@ def soon(is_so: Callable[[], bool]) -> bool:
 
 def test_nothing_is_written_while_the_connection_is_gone(held: Held) -> None:
     """A writer waits; it goes on with the first heartbeat that is answered, not with the connection alone."""
-    held.heartbeat.told("suspended")
+    held.heartbeat.on_state("suspended")
     thread, raised = in_a_thread(held.heartbeat.check)
     thread.join(0.2)
     assert thread.is_alive()
-    held.heartbeat.told("connected")
+    held.heartbeat.on_state("connected")
     thread.join(0.2)
     assert thread.is_alive()
     held.heartbeat.beat()
@@ -115,7 +115,7 @@ def test_an_answer_from_before_the_connection_was_lost_ends_no_pause(held: Held)
     """It was on its way when the connection broke, and says nothing about now."""
 
     def answered_and_lost() -> bool:
-        held.heartbeat.told("suspended")
+        held.heartbeat.on_state("suspended")
         return True
 
     held.session.answers = answered_and_lost
@@ -131,12 +131,12 @@ def test_an_answer_from_before_the_connection_was_lost_ends_no_pause(held: Held)
 
 def test_a_lost_session_ends_the_pause_and_the_turn(held: Held) -> None:
     """At once, and for good."""
-    held.heartbeat.told("suspended")
+    held.heartbeat.on_state("suspended")
     thread, raised = in_a_thread(held.heartbeat.check)
-    held.heartbeat.told("lost")
+    held.heartbeat.on_state("lost")
     thread.join(10)
     assert raised
-    held.heartbeat.told("connected")
+    held.heartbeat.on_state("connected")
     held.heartbeat.beat()
     with pytest.raises(LostTurn):
         held.heartbeat.check()
@@ -147,7 +147,7 @@ def test_the_end_of_a_run_is_no_loss(held: Held) -> None:
     """A store tells of the end of the session that it was asked to end."""
     held.heartbeat.start()
     held.heartbeat.stop()
-    held.heartbeat.told("lost")
+    held.heartbeat.on_state("lost")
     assert held.lost == []
 
 
@@ -155,8 +155,8 @@ def test_a_connection_that_is_back_is_asked_at_once() -> None:
     """Not at the next heartbeat, which is a fifth of the lease away."""
     held = Held(lease_s=600.0)
     held.heartbeat.start()
-    held.heartbeat.told("suspended")
-    held.heartbeat.told("connected")
+    held.heartbeat.on_state("suspended")
+    held.heartbeat.on_state("connected")
     thread, _ = in_a_thread(held.heartbeat.check)
     thread.join(30)
     assert not thread.is_alive()

@@ -67,14 +67,14 @@ def first_of(commits: Mapping[Version, tuple[Action, ...]]) -> WinningCommit | N
     return found
 
 
-def tell_of(error: BaseException, winner: WinningCommit | None) -> None:
+def tell_of(error: BaseException, earlier: WinningCommit | None) -> None:
     """Adds a note to the error of a statement that was not committed: nothing was written, and the winning commit, if any."""
-    if winner is None:
+    if earlier is None:
         error.add_note("lakegate: nothing of this statement was written")
         return
-    did = " and changed the table's definition" if winner.is_definition_changed else ""
+    did = " and changed the table's definition" if earlier.is_definition_changed else ""
     error.add_note(
-        f"lakegate: {winner} came first{did}; this statement was rebased on it, and failed there; nothing of it was "
+        f"lakegate: {earlier} came first{did}; this statement was rebased on it, and failed there; nothing of it was "
         "written. Look at the table as it is now, correct the statement if it no longer fits, and run it again"
     )
 
@@ -86,9 +86,9 @@ def telling_conflicts() -> Iterator[None]:
         yield
     except Exception as error:
         if conflict_name(error) is not None:
-            winner = _quoted(str(error))
+            earlier = _quoted(str(error))
             error.add_note(
-                f"lakegate: {winner or 'another commit'} came first, and stock Delta cannot rebase this statement on it; "
+                f"lakegate: {earlier or 'another commit'} came first, and stock Delta cannot rebase this statement on it; "
                 "nothing of it was written. Run it again, or in a turn, which nobody else commits in"
             )
         raise

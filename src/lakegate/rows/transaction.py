@@ -284,7 +284,7 @@ class Run:
         """Logs that an execution with the table reserved was overtaken, for example by a writer without a gate."""
         self._executions_reserved += self.is_reserved
         if self._executions_reserved > 1:
-            winner = self._winning_commit()
+            earlier = self._winning_commit()
             LOGGER.warning(
                 "executing %s on %s again (attempt %d under the table's reservation): version %s (%s) was committed by a writer "
                 "that ignores the reservation; retrying",
@@ -353,9 +353,9 @@ class Run:
         protocol = json.loads(snapshot.protocol().json())["protocol"]
         features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
         if (unserved := sorted(features & UNSERVED_FEATURES)) and not self._is_stock_there():
-            winner = self._winning_commit()
+            earlier = self._winning_commit()
             raise UnsupportedTable(
-                f"{'the commit was captured' if winner is None else 'another commit came first'}, and a feature of this table "
+                f"{'the commit was captured' if earlier is None else 'another commit came first'}, and a feature of this table "
                 "does not allow a rebase onto concurrent commits; nothing was written",
                 advice="Run the statement again, or alone, or use a table without the feature",
                 table=self.dml.table,

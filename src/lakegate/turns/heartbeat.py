@@ -50,7 +50,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Starts the heartbeat threads; does nothing with a store without leases."""
-        self._session.watch(self.told)
+        self._session.watch(self.on_state)
         if self._lease_s is not None:
             # The count begins at a heartbeat of our own: this process may have been stopped since the session was opened.
             self.beat()
@@ -67,7 +67,7 @@ class Heartbeat:
             if thread is not threading.current_thread():
                 thread.join()
 
-    def told(self, state: SessionState) -> None:
+    def on_state(self, state: SessionState) -> None:
         """Receives a change of the session's connection from the store. Never blocks, from any thread."""
         if self._stop.is_set():
             return  # the run is ending, and its session with it

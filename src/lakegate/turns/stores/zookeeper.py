@@ -150,7 +150,7 @@ class _WakeUp:
         with self._changed:
             return self._count
 
-    def told(self, event: object) -> None:
+    def on_event(self, event: object) -> None:
         """Counts a change of the node, or the loss of the connection that would report it."""
         with self._changed:
             self._count += 1
@@ -313,7 +313,7 @@ class ZookeeperTurnStore:
                 pass  # no signal yet: its job does not wait for it, and reads the record before it waits
         self._connection.ask(lambda client: client.set_async(path, data, version=version - 1), deadline_s)
         if signal in self._wake_ups:
-            self._wake_ups[signal].told(None)
+            self._wake_ups[signal].on_event(None)
 
     def _first_to_go(self, lock: str, record: LockRecord) -> Ticket | None:
         if record.holder is not None or not record.tickets:
@@ -383,7 +383,7 @@ class ZookeeperTurnStore:
 
             def send(client: Any) -> Any:
                 # In this order: a change after the version was read finds the watch set.
-                return _Both(client.exists_async(watched, watch=wake_up.told), client.exists_async(path))
+                return _Both(client.exists_async(watched, watch=wake_up.on_event), client.exists_async(path))
 
             stat = self._connection.insist(send, deadline_s)
         except Unavailable:
