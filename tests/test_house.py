@@ -1,4 +1,4 @@
-"""The house itself: what is committed, what is locked, what is built, and that the wheel works on its own."""
+"""The house itself: what is committed, what is locked, what is built."""
 
 from __future__ import annotations
 
@@ -7,37 +7,19 @@ import re
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
 
 import lakegate
 from lakegate.spark.jars import OWN_JAR
-from tests.conftest import ROOT, UV
+from tests.conftest import ROOT
+from tests.repository import committed, locked_versions
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK_FILES = ("requirements.lock", "src/lakegate/spark/jars.lock")
 # Put together here, so that this file does not carry them either.
 INDEX_HOSTS = ("pypi" + ".org", "python" + "hosted", "maven" + ".org", "maven" + "-central", "npm" + "js.")
-
-
-def committed() -> list[Path]:
-    """Every file that git tracks here."""
-    answer = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    if answer.returncode != 0:
-        pytest.skip("not a git clone")
-    return [ROOT / name for name in answer.stdout.split("\0") if name and (ROOT / name).is_file()]
-
-
-SEVERAL = ("numpy", "scipy")
-"""Locked in several versions, for different Pythons."""
-
-
-def locked_versions() -> dict[str, str]:
-    """Name → version of requirements.lock; of two for different Pythons, the last."""
-    lock = (ROOT / "requirements.lock").read_text()
-    return dict(re.findall(r"^([a-z0-9.-]+)==([^ ;\\]+)", lock, flags=re.MULTILINE))
 
 
 def test_no_committed_file_names_a_package_index() -> None:
@@ -164,56 +146,6 @@ def test_without_a_jdk_the_build_says_what_to_install(tmp_path: Path, monkeypatc
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(SystemExit, match=r"apt-get install openjdk-17-jdk-headless\n.*brew install"):
         compile_jar(ROOT)
-
-
-IN_THE_WHEEL = """
-import sys
-import lakegate
-spark = lakegate.session("wheel", conf={"spark.master": "local[1]", "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.databricks.delta.snapshotPartitions": "1"})
-spark.range(3).write.format("delta").save(sys.argv[1])
-print("rows", spark.read.format("delta").load(sys.argv[1]).count(), lakegate.__file__)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.wheel
-@pytest.mark.jdk
-@pytest.mark.spark
-@pytest.mark.timeout(1500)
-def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
-    """Built, installed with what it says that it needs, and used: version, jars, and a Delta table through `lakegate.session`."""
-
-    def run(*command: str | Path) -> str:
-        answer = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True)
-        assert answer.returncode == 0, answer.stdout + answer.stderr
-        return answer.stdout
-
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT)
-    (wheel,) = tmp_path.glob("*.whl")
-    product = {path.relative_to(ROOT / "src").as_posix() for path in committed() if path.is_relative_to(ROOT / "src")}
-    with zipfile.ZipFile(wheel) as files:
-        packed = {name for name in files.namelist() if ".dist-info/" not in name}
-    assert packed == product | {OWN_JAR.relative_to(ROOT / "src").as_posix()}
-    assert wheel.stat().st_size < 1_400_000  # a third of it draws the report
-    constraints = tmp_path / "constraints.txt"
-    constraints.write_text(
-        "\n".join(f"{name}=={version}" for name, version in locked_versions().items() if name not in SEVERAL)
-    )
-    bin_dir = tmp_path / "venv" / "bin"
-    run(UV, "venv", "--python", sys.executable, tmp_path / "venv")
-    run(UV, "pip", "install", "--python", bin_dir / "python", "--constraint", constraints, wheel)
-
-    assert run(bin_dir / "lakegate", "--version") == f"lakegate {lakegate.__version__}\n"
-    own, *others = run(bin_dir / "lakegate", "jars", "path").strip().split(",")
-    assert own.startswith(str(tmp_path))
-    assert len(others) == 8
-    run(bin_dir / "python", "-c", "import lakegate.demo.experiment")
-    (tmp_path / "use.py").write_text(IN_THE_WHEEL)
-    told = run(bin_dir / "python", tmp_path / "use.py", tmp_path / "table")
-    assert told.startswith("rows 3 ")
-    assert str(tmp_path / "venv") in told
 
 
 def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:

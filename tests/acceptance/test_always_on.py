@@ -170,6 +170,7 @@ def test_a_turn_that_is_lost_ends_the_query(lake: AlwaysOn) -> None:
     assert lake.ids() == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_query_that_waits_for_its_turn_can_be_stopped_and_gives_up_in_time(lake: AlwaysOn) -> None:
     """Neither leaves a ticket behind; the batch was not written, and comes again."""
     other, job = lake.job("Other"), lake.job("Own", lock_timeout="2s")
@@ -237,6 +238,7 @@ def test_a_query_that_is_killed_after_its_write_loses_and_doubles_nothing(lake: 
     ]
 
 
+@pytest.mark.slow
 def test_no_value_of_a_record_is_in_the_ledger_or_a_log(lake: AlwaysOn, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever ends a batch: the user's function, Spark, or the table. What is raised to the caller has the whole text."""
     job = lake.job("Own")

@@ -40,6 +40,7 @@ def lakegate(root: Path, *arguments: str, until: int | None = None) -> tuple[int
     return process.returncode, (root / f"{arguments[0]}.err").read_text()[-3000:]
 
 
+@pytest.mark.matrix
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_a_database_follows_the_lake_through_kills(engagement_data: Path, tmp_path: Path, postgres: str) -> None:

@@ -58,7 +58,7 @@ def test_whole_sources_end_in_the_answers_of_the_data_set(
         assert digest(rows) == expected["final_sha256"]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.data
 @pytest.mark.parametrize(
     "seed", [1, pytest.param(2, marks=pytest.mark.matrix), pytest.param(3, marks=pytest.mark.matrix)]
@@ -87,7 +87,7 @@ def test_micro_batches_in_any_interleaving_give_the_same_table(
     check_every_version(spark, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.data
 def test_batches_computed_concurrently_give_the_same_table(
     spark: SparkSession, engagement_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,7 +139,7 @@ def written_by(turn: TurnEnded, table: str) -> list[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.data
 def test_requests_that_come_before_their_rows_give_the_same_table(
     spark: SparkSession, engagement_data: Path, tmp_path: Path

@@ -154,7 +154,7 @@ def test_a_stream_that_computes_ahead_is_not_idle_meanwhile(spark: SparkSession,
     assert (len(is_idle) >= 2, any(is_idle)) == (True, False)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_run_until_idle_does_not_go_by_what_was_said_in_an_earlier_one(spark: SparkSession, tmp_path: Path) -> None:
     """A stream without data of its own waits until the other has written, meets the new rows, and both end."""
     make_folders(tmp_path)
@@ -283,6 +283,7 @@ def test_a_deleted_checkpoint_is_refused_until_it_is_meant(spark: SparkSession, 
     assert ids(spark, tmp_path) == sorted([*range(10), *range(10)])
 
 
+@pytest.mark.slow
 def test_writers_without_turns_in_the_middle_harm_no_stream(spark: SparkSession, tmp_path: Path) -> None:
     """OPTIMIZE and DELETE by hand, time and again while all three kinds work: every statement gets through in the end."""
     make_folders(tmp_path)
@@ -380,7 +381,7 @@ def test_a_function_that_fails_after_its_write_is_not_written_again(written: Wri
     assert outcomes == ["failed", "replayed"]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_what_a_function_meets_when_its_turn_is_lost_does_not_end_the_job(written: Written) -> None:
     """The query is stopped in the middle of its work, which may fail in any way: the batch runs again in the next turn."""
     drop(written.root / "in", "own", 0, people(0, 10))
@@ -538,6 +539,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_the_spark_jobs_of_a_block_end_when_its_turn_is_lost(
     spark: SparkSession, node: ZookeeperNode, tmp_path: Path

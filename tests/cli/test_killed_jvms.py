@@ -182,6 +182,7 @@ except LakegateError as error:
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.spark
 def test_a_wrapped_job_whose_jvm_was_killed_says_so_and_writes_its_batch_once(spark: Any, tmp_path: Path) -> None:
     """The JVM ends after the commit of a batch, before Spark notes that the batch is done."""

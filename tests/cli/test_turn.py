@@ -146,6 +146,7 @@ def test_a_lost_turn_ends_the_program_or_is_reported_to_it(tmp_path: Path) -> No
     assert (code, "the turn was lost" in err) == (5, True)
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_a_program_whose_turn_is_lost_is_gone_before_its_lease_ends(java_from: JavaSources, tmp_path: Path) -> None:
     """The network to ZooKeeper is silent; the program does not listen to SIGTERM, and is killed before others may begin."""

@@ -71,7 +71,7 @@ class TestEnsemble(TurnStoreConformance):
             store.close()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_server_that_lags_behind_the_others_shows_nothing_old(java_from: JavaSources, tmp_path: Path) -> None:
     """A client of a follower reads each change that a client of the leader has seen, even before it reaches the follower."""
     with ExitStack() as ways:
@@ -336,6 +336,7 @@ def test_sasl_lets_the_right_user_in(java_from: JavaSources, tmp_path: Path) -> 
         store.close()
 
 
+@pytest.mark.slow
 def test_tls_accepts_only_a_server_with_a_valid_certificate(java_from: JavaSources, tmp_path: Path) -> None:
     """Its certificate must be of the given authority, and for its name."""
     keytool = find_java(java_from).home / "bin" / "keytool"

@@ -214,6 +214,7 @@ def statements(session: SparkSession, table: TableLocation, tmp_path: Path) -> d
     }
 
 
+@pytest.mark.slow
 def test_without_its_turn_nothing_stock_commits_to_a_governed_table(
     session: SparkSession, gate: Gate, governed: TableLocation, tmp_path: Path
 ) -> None:

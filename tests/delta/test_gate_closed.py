@@ -88,6 +88,7 @@ def test_a_note_that_cannot_be_read_is_not_no_note(session: SparkSession, tmp_pa
     assert ids(session, table) == [1]
 
 
+@pytest.mark.slow
 def test_too_many_open_files_do_not_open_the_gate(session: SparkSession, tmp_path: Path) -> None:
     """The note cannot be looked at just then, so it is not known that there is none."""
     table = make_table(session, tmp_path / "t")

@@ -358,6 +358,7 @@ def test_after_an_entry_commit_the_earlier_turn_writes_nothing(
     assert ids(session, table) == [1, 2, 5]
 
 
+@pytest.mark.slow
 def test_commits_tell_what_each_operation_did(session: SparkSession, log: DeltaTableLog, tmp_path: Path) -> None:
     """Operation, token, metadata, files, and whether data changed, for every kind of statement."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
@@ -667,6 +668,7 @@ def test_all_of_it_holds_on_a_table_with_every_feature_and_an_odd_path(
     assert {"columnMapping", "deletionVectors", "inCommitTimestamp", "rowTracking"} <= metadata.features
 
 
+@pytest.mark.slow
 def test_rows_are_read_from_the_files_that_are_asked_for(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_the_readme_can_be_followed(tmp_path: Path) -> None:
     assert (tmp_path / "crm" / "engagement" / "_delta_log").is_dir()
 
 
+@pytest.mark.matrix
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ def test_what_a_statement_raises_by_itself_is_raised(session: SparkSession, tabl
     assert bytes_of(table) == log
 
 
+@pytest.mark.slow
 def test_a_merge_that_became_ambiguous_is_refused_as_alone(session: SparkSession, table: TableLocation) -> None:
     """Re-executed after the winning commit it matches two rows of its source, as in a serial run."""
     text = (

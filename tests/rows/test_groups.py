@@ -72,7 +72,7 @@ def rows(path: Path) -> Counter[object]:
     return Counter(read(path).values())
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [pytest.param("vectors", marks=pytest.mark.matrix), "partitioned, feed, timestamps"])
 def test_waiting_statements_share_a_version(session: SparkSession, tmp_path: Path, name: str) -> None:
     """The rows are those of a serial run, each once; the change feed of a shared version tells the change."""

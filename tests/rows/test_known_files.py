@@ -123,6 +123,7 @@ def test_whatever_is_committed_they_are_those_of_the_log(
             assert known(session, table) == in_log(session, table), text
 
 
+@pytest.mark.matrix
 def test_a_recreated_table_has_its_own_known_files(session: SparkSession, tmp_path: Path, jobs: Jobs) -> None:
     """Of as many files of the same sizes, at an earlier version of the same place; and those of its next version are known."""
     old, new = (make_table(session, tmp_path / name, COLUMNS, enableDeletionVectors="true") for name in ("old", "new"))
@@ -145,6 +146,7 @@ def test_a_recreated_table_has_its_own_known_files(session: SparkSession, tmp_pa
     assert found == in_log(session, old)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("deleted", [(5,), (5, 9)], ids=["same version", "one on"])
 def test_a_copy_that_is_put_back_has_a_history_of_its_own(
     session: SparkSession, tmp_path: Path, deleted: tuple[int, ...]
@@ -165,6 +167,7 @@ def test_a_copy_that_is_put_back_has_a_history_of_its_own(
     assert left == set(range(240)) - {10, *deleted}
 
 
+@pytest.mark.matrix
 def test_files_elsewhere_are_known_by_their_canonical_paths(session: SparkSession, tmp_path: Path, jobs: Jobs) -> None:
     """Those of a shallow clone; where another engine writes a path in another way, the state is asked."""
     table = make_table(session, tmp_path / "t", COLUMNS, enableDeletionVectors="true")

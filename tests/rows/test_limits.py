@@ -33,6 +33,7 @@ def rows(session: SparkSession, made: str) -> Counter[tuple[int, int]]:
     return Counter((row.id, row.v) for row in session.sql(f"SELECT id, v FROM {made}").collect())
 
 
+@pytest.mark.slow
 def test_files_of_more_bytes_than_the_budget_are_not_looked_into(session: SparkSession, tmp_path: Path) -> None:
     """No row is read again to be tested; the statement is executed again instead, and the table is the same.
 

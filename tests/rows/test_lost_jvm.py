@@ -12,7 +12,7 @@ import pytest
 from lakegate.ids import TableLocation
 from tests.delta.delta_tables import commit_paths
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KILLED = """
 import os, signal, sys

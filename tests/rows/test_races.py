@@ -296,6 +296,7 @@ RESTORES: dict[str, tuple[list[str], int, dict[str, int]]] = {
 DEFINITION = ('{"metaData"', '{"protocol"')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "is_stock"),
     [

@@ -18,7 +18,7 @@ from lakegate.rows.execution import publisher
 from lakegate.rows.sql import statement
 from tests.conftest import data_dir
 
-RUN = Run(kind="cdf", seed="7.cdf", threads=4, seconds=20)
+RUN = Run(kind="cdf", seed="7.cdf", threads=4, seconds=12)
 LONG_RUNS = [
     # Of the drivers one is stopped for a while, and killed at the end.
     Run(kind="partitioned", seed="7.partitioned", drivers=2, threads=3, seconds=35, is_disturbed=True),

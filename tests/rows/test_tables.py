@@ -84,6 +84,7 @@ def test_an_optimize_that_lost_its_version_returns_what_stock_does(
 # ---------------------------------------------------------------------------------------------------- identity columns
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("generated", "number"),
     [
@@ -248,6 +249,7 @@ def original(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.matrix) for name in RACES]
 )

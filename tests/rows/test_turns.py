@@ -110,6 +110,7 @@ def test_a_statement_that_found_nothing_checks_commits_made_before_its_turn(
     assert commit_tokens(commit_paths(table)[version].read_text()) == {OWN: TOKEN.number}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("earlier", [appended, redefined])
 def test_a_single_write_may_be_executed_again(
     session: SparkSession, tmp_path: Path, earlier: Callable[[SparkSession, TableLocation], None]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from lakegate.delta.storage_errors import refusal, told
+from lakegate.delta.storage_errors import described, refusal
 from lakegate.demo.aws_server import AwsServer, Fault
 from lakegate.ops.finding import Finding
 from lakegate.ops.s3 import examine
@@ -268,7 +268,7 @@ def test_a_missing_permission_of_dynamodb_is_named_by_its_action(
     aws: AwsServer, make_denied: Callable[[], str]
 ) -> None:
     """The action is what a person adds to the policy."""
-    assert told(make_denied()).startswith("permission is missing: dynamodb:PutItem")
+    assert described(make_denied()).startswith("permission is missing: dynamodb:PutItem")
 
 
 @pytest.fixture

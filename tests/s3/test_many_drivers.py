@@ -179,6 +179,7 @@ def test_a_driver_killed_in_a_commit_blocks_no_writer_and_loses_no_commit(
         assert not is_made
 
 
+@pytest.mark.matrix
 @pytest.mark.spark
 @pytest.mark.jdk
 def test_deltas_own_store_loses_commits_in_the_same_race(aws: AwsServer, s3: Any, drivers: list[Driver]) -> None:

@@ -95,6 +95,7 @@ def test_statements_of_two_drivers_are_their_serial_replay(
     assert sorted(updates) == [(own, n) for own in (1, 2) for n in range(statements)]
 
 
+@pytest.mark.slow
 def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3: Any, tmp_path: Path) -> None:
     """Each record once, over a kill -9; batches are planned by conditional puts; the note next to the table names the store.
 

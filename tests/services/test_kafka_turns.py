@@ -179,6 +179,7 @@ def login(password: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.matrix
 def test_a_broker_with_authentication_accepts_valid_credentials(
     spark: SparkSession, kafka_servers: str, kafka_sasl_port: int, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_broker_with_authentication_accepts_valid_credentials(
     assert sorted(people(spark, tmp_path)) == list(range(10))
 
 
+@pytest.mark.matrix
 def test_without_a_broker_the_lag_is_unknown(tmp_path: Path) -> None:
     """It is said why; what Java alone can do is said, too."""
     broker = Broker.__new__(Broker)

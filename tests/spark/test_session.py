@@ -151,9 +151,9 @@ def test_what_this_version_has_not_is_refused_before_anything_starts(
 UNSAFE = {
     "fs.s3a.performance.flags": {"spark.hadoop.fs.s3a.performance.flags": "mkdir, create"},
     "lets S3A overwrite": {"spark.hadoop.fs.s3a.performance.flags": "*"},
-    "told not to; no session was made": {"spark.hadoop.fs.s3a.create.performance": "TRUE"},
+    "must not overwrite; no session was made": {"spark.hadoop.fs.s3a.create.performance": "TRUE"},
     "fs.s3a.create.conditional.enabled=false": {"spark.hadoop.fs.s3a.create.conditional.enabled": "false"},
-    "can each plan a batch": {CHECKPOINTS_KEY: "org.example.Renaming"},
+    "can plan the same batch differently": {CHECKPOINTS_KEY: "org.example.Renaming"},
     "a VACUUM on S3 is no commit": {VACUUM_KEY: "false"},
 }
 
@@ -177,7 +177,7 @@ def test_a_session_without_the_jars_of_s3_is_refused(jars_from: JarSources, java
     with pytest.raises(InvalidRequest, match="made without S3; nothing was changed") as refused:
         make(jars_from, java_from, s3=True)
     assert "lakegate jars path delta s3a" in refused.value.advice
-    with pytest.raises(InvalidRequest, match="can each plan a batch"):
+    with pytest.raises(InvalidRequest, match="can plan the same batch differently"):
         make(jars_from, java_from, {CHECKPOINTS_KEY: "org.example.Renaming"}, s3=True)
 
 
@@ -195,6 +195,7 @@ except InvalidRequest as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_made_without_delta_is_refused_with_what_to_do(tmp_path: Path) -> None:
     """Jars cannot be added to a running JVM: the message says how to start one that has them."""
@@ -212,7 +213,7 @@ print("master", spark.conf.get("spark.master"), "rows", spark.read.format("delta
 """
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.spark
 def test_a_submitted_script_needs_only_the_jars(tmp_path: Path, jars_from: JarSources) -> None:
     """Under spark-submit the master stays the submitted one, and Delta and our store are set without being asked for."""
@@ -395,6 +396,7 @@ print("SPARK_LOCAL_IP" in os.environ, os.environ.get("PYSPARK_SUBMIT_ARGS"))
 LOOPBACK = ["0000000000000000FFFF00000100007F", "0100007F"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("has_ui", [False, True])
 def test_no_secret_is_in_a_process_argument_and_nothing_listens_beyond_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ui: bool
@@ -417,6 +419,7 @@ def test_no_secret_is_in_a_process_argument_and_nothing_listens_beyond_this_mach
     ]
 
 
+@pytest.mark.slow
 def test_a_properties_file_of_the_user_is_read_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PYSPARK_SUBMIT_ARGS may name a file of settings; Spark reads one such file, so both are one."""
     (tmp_path / "mine.properties").write_text("spark.of.user one\nspark.hadoop.my.key ours goes first\n")

@@ -126,6 +126,7 @@ def test_every_form_of_a_path_is_read(lake: Lake) -> None:
     assert sources_of(lake.built()) == []
 
 
+@pytest.mark.slow
 def test_partition_folders_give_a_column_and_lose_no_file_next_to_them(lake: Lake) -> None:
     """Spark drops files next to such folders, and changes the order of columns when the first folder comes late."""
     source = lg.files(f"{lake.root}/in", schema="dt DATE, id STRING, h STRING, p DECIMAL(2, 1)")

@@ -167,6 +167,7 @@ def test_an_append_is_withdrawn_when_its_turn_has_ended(b: Bench, session: Spark
     assert coming(session, b.target) == {}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "properties",
     [
@@ -250,6 +251,7 @@ def test_written_erasures_are_treated_as_active(b: Bench, done: list[str], when:
     assert persons(b) == {"2": "q", "3": "c"}
 
 
+@pytest.mark.matrix
 def test_erasures_are_announced_before_it_is_known_what_they_do(
     b: Bench, session: SparkSession, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +316,7 @@ def test_written_erasures_are_withdrawn_when_they_are_stored(b: Bench, session: 
     assert announced(session, location, "TTL") is None, "what an earlier run has stored comes first"
 
 
+@pytest.mark.matrix
 def test_outcomes_of_requests_are_written_concurrently_with_their_change(
     b: Bench, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_request_that_became_active_meanwhile_is_met(session: SparkSession, tm
     assert persons(b) == {"1": "p", "2": "p"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("on_bad_record", ["fail", "dead_letter"])
 def test_a_recomputed_batch_is_not_read_again(session: SparkSession, tmp_path: Path, on_bad_record: str) -> None:
     """The function of the stream, which may take long or say something else each time, sees each record once."""
@@ -174,6 +175,7 @@ def test_rows_are_ready_when_the_turn_of_requests_ends(
     assert persons(b) == {"14": "q", "24": "q"}
 
 
+@pytest.mark.matrix
 def test_rows_of_a_batch_that_is_not_next_are_only_read(session: SparkSession, tmp_path: Path) -> None:
     """Who has the turn may make requests stand: files are written when it has settled them, and the next turn is that of the
     rows."""
@@ -199,6 +201,7 @@ def test_rows_of_a_batch_that_is_not_next_are_only_read(session: SparkSession, t
     assert persons(b) == {"1": "p", "2": "p"}
 
 
+@pytest.mark.matrix
 def test_requests_that_were_stored_and_not_applied_are_not_active(session: SparkSession, tmp_path: Path) -> None:
     """Their run has ended between two steps."""
     b = bench(session, tmp_path)
@@ -215,6 +218,7 @@ def test_requests_that_were_stored_and_not_applied_are_not_active(session: Spark
     assert persons(b) == {"1": "p", "2": "p"}
 
 
+@pytest.mark.matrix
 def test_an_outcome_that_differs_from_the_assumed_one_is_met(session: SparkSession, tmp_path: Path) -> None:
     """More requests became active than were stored when the rows were computed."""
     b = bench(session, tmp_path)
@@ -229,6 +233,7 @@ def test_an_outcome_that_differs_from_the_assumed_one_is_met(session: SparkSessi
     assert persons(b) == {"4": "d"}
 
 
+@pytest.mark.matrix
 def test_requests_that_are_settled_while_they_are_read_are_not_missed(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +346,7 @@ def test_what_is_computed_and_put_in_a_turn_is_fenced_like_a_stock_write(session
 # ------------------------------------------------------------------------------------------------------------ requests
 
 
+@pytest.mark.matrix
 def test_others_requests_are_looked_through_where_any_may_be_kept(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +367,7 @@ def test_others_requests_are_looked_through_where_any_may_be_kept(
     assert b.states("Mut") == {"file0#0": "applied"}
 
 
+@pytest.mark.matrix
 def test_a_checkpoint_of_requests_is_not_waited_for(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_requests_meet_what_came_after_they_were_computed(
     assert named & computed, "files that were written before the turn are part of its commit"
 
 
+@pytest.mark.matrix
 @KEEPS_UP
 def test_requests_that_met_nothing_meet_what_came(session: SparkSession, tmp_path: Path, *, keeps_up: bool) -> None:
     """Nothing was to be changed when they were computed."""
@@ -159,6 +160,7 @@ def test_erasures_that_an_erase_stream_stores_are_treated_as_active(
         assert persons(b) == left
 
 
+@pytest.mark.matrix
 def test_erasures_that_come_while_a_batch_is_decided_are_not_left_for_later(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +187,7 @@ def test_erasures_that_come_while_a_batch_is_decided_are_not_left_for_later(
     assert persons(b) == {"2": "q"}
 
 
+@pytest.mark.matrix
 def test_erasures_that_were_stored_and_not_applied_are_not_active(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +216,7 @@ def test_erasures_that_were_stored_and_not_applied_are_not_active(
     assert persons(b) == {}
 
 
+@pytest.mark.matrix
 def test_another_batch_than_the_assumed_one_was_settled(session: SparkSession, tmp_path: Path) -> None:
     """A lift came after the erasure that the batch was decided with."""
     b = bench(session, tmp_path)
@@ -227,6 +231,7 @@ def test_another_batch_than_the_assumed_one_was_settled(session: SparkSession, t
     assert persons(b) == {"1": "p"}
 
 
+@pytest.mark.matrix
 @KEEPS_UP
 def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path, *, keeps_up: bool) -> None:
     """The outcome of a row now depends on another of its columns, which was unknown when it was computed."""
@@ -329,6 +334,7 @@ def test_requests_of_other_columns_are_refused_before_the_turn_and_in_it(
     assert sorted(persons(b)) == ["1", "2"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("on_bad_record", ["fail", "dead_letter"])
 def test_a_bad_record_stops_what_is_computed_before_the_turn(
     session: SparkSession, tmp_path: Path, on_bad_record: str

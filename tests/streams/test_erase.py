@@ -52,7 +52,7 @@ def test_rows_of_an_erased_person_never_come_back(session: SparkSession, tmp_pat
         assert "P" not in {row[0] for row in b.rows("person", version=version)}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_mutation_out_of_an_erased_person_concerns_later_rows(session: SparkSession, tmp_path: Path) -> None:
     """Rows gone stay gone; rows of the alias that come later follow the mutation that leads elsewhere."""
     b = bench(session, tmp_path)
@@ -113,7 +113,7 @@ def test_foreign_rows_of_an_erased_person_go_at_the_next_sweep(session: SparkSes
     assert b.stream("TTL").idle_at() == {b.target: b.log.head(b.target)}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_person_named_by_columns_that_no_request_sets(session: SparkSession, tmp_path: Path) -> None:
     """An erasure by (org, person), a mutation that sets the person only: the row's own org decides, row by row."""
     columns = "id STRING, alias STRING, org STRING, person STRING"

@@ -236,6 +236,7 @@ def test_keys_that_the_table_takes_for_one_are_one(session: SparkSession, tmp_pa
     assert [row[0] for row in b.rows("v")] == [{"x": 3}, {"x": 3}, {"x": 3}, {"x": 5}, {"x": 5}]
 
 
+@pytest.mark.matrix
 def test_a_row_is_known_by_all_its_values_whatever_their_types(session: SparkSession, tmp_path: Path) -> None:
     """A mutation that waits moves its row, on a table with a MAP within another type, a VARIANT, and names that need quotes."""
     kinds = {

@@ -155,7 +155,7 @@ class Stock:
         return (self.root / "log").read_text()[-3000:]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_stock_sink_takes_turns_by_configuration_alone(
     session: SparkSession, tmp_path: Path, jars_from: JarSources
 ) -> None:

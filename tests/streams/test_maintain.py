@@ -59,6 +59,7 @@ def data_files(b: Bench) -> set[str]:
     return {path.name for path in Path(b.target).rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
+@pytest.mark.slow
 def test_has_work_after_data_have_changed_and_none_after_its_own_commits(session: SparkSession, tmp_path: Path) -> None:
     """OPTIMIZE and VACUUM once; then idle at the head, until rows come, or old files are old enough."""
     b = bench(session, tmp_path, Maintain(optimize=True, vacuum_older_than_ms=WEEK_MS))
@@ -96,6 +97,7 @@ def test_a_crash_between_optimize_and_vacuum_repeats_the_vacuum_only(session: Sp
     assert not b.stream("Up").has_sweep_work()
 
 
+@pytest.mark.slow
 def test_a_crash_after_the_vacuum_and_before_its_record_repeats_it(session: SparkSession, tmp_path: Path) -> None:
     """Nothing tells of it, so it is done again; and does no harm."""
     b = bench(session, tmp_path, Maintain(optimize=False, vacuum_older_than_ms=WEEK_MS))
@@ -168,6 +170,7 @@ def test_files_are_not_deleted_sooner_than_the_table_says(session: SparkSession,
     assert "VACUUM END" in operations(b)
 
 
+@pytest.mark.slow
 def test_a_log_that_was_cleaned_up_makes_everything_due(session: SparkSession, tmp_path: Path) -> None:
     """The earlier history is unknown, so each step is done once; from then on it is known."""
     b = bench(session, tmp_path, Maintain(optimize=True, vacuum_older_than_ms=WEEK_MS))

@@ -107,6 +107,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.slow
 def test_moved_keys_compose_in_source_order(session: SparkSession, tmp_path: Path) -> None:
     """A lead that becomes a contact that becomes another: rows there and later rows go the whole way, in two batches too.
 
@@ -128,6 +129,7 @@ def test_moved_keys_compose_in_source_order(session: SparkSession, tmp_path: Pat
     }
 
 
+@pytest.mark.slow
 def test_request_waits_until_it_has_matched_once(session: SparkSession, tmp_path: Path) -> None:
     """`arrived`: the kept requests of a silent topic meet later rows, in order, once; and the job reports that it has work."""
     b = bench(session, tmp_path, applies_to="arrived")
@@ -151,7 +153,7 @@ def test_request_waits_until_it_has_matched_once(session: SparkSession, tmp_path
     assert persons(b)["5"] == "c"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_never_matched_request_dies_after_its_time(session: SparkSession, tmp_path: Path) -> None:
     """`unmatched`: after `retry_for` a request that never matched is a dead letter; one that was replayed waits again."""
     from lakegate.streams.requests.admin import drop_requests, list_requests, replay_requests
@@ -175,6 +177,7 @@ def test_never_matched_request_dies_after_its_time(session: SparkSession, tmp_pa
     assert b.states("Mut") == {"file0#0": "applied"}
 
 
+@pytest.mark.slow
 def test_standing_request_ends_after_its_time(session: SparkSession, tmp_path: Path) -> None:
     """`stand_for`: later rows meet the request until its time is over."""
     b = bench(session, tmp_path, stand_for_ms=DAY_MS)
@@ -199,6 +202,7 @@ def test_rows_of_others_follow_at_the_next_sweep(session: SparkSession, tmp_path
     assert not b.stream("Mut").has_sweep_work()
 
 
+@pytest.mark.matrix
 def test_moved_keys_of_others_rows_only(session: SparkSession, tmp_path: Path) -> None:
     """Where keys move, a sweep moves the new rows of a key and not those that were moved there on purpose."""
     b = bench(session, tmp_path, **MOVE)
@@ -262,7 +266,7 @@ def test_crash_after_each_step_repeats_the_rest_only(
     assert ("3" in persons(b)) == (step != "store")
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_the_outcome_of_an_applied_batch_is_recorded_however_old_it_is(session: SparkSession, tmp_path: Path) -> None:
     """Delta refuses time travel beyond the time that a table keeps removed files: a week, or the time of its property."""
     b = bench(session, tmp_path, applies_to="arrived")
@@ -280,6 +284,7 @@ def test_the_outcome_of_an_applied_batch_is_recorded_however_old_it_is(session: 
     assert persons(b) == {"1": "q", "2": "b", "3": "b"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("moves_rows", [False, True])
 def test_rows_meet_requests_that_were_applied_without_a_recorded_outcome(
@@ -322,7 +327,7 @@ def test_erased_persons_stay_away_before_the_outcome_of_their_erasure_is_recorde
     assert not b.stream("TTL").has_sweep_work()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_batch_cut_anywhere_gives_the_same_table(session: SparkSession, tmp_path: Path) -> None:
     """Where the source is cut into two batches changes nothing: chains, deletions, erased persons, later rows.
 

@@ -94,6 +94,7 @@ def network(dsn: str) -> Iterator[tuple[Proxy, str]]:
             yield proxy, f"mysql://root@127.0.0.1:{proxy.port}/?connect_timeout=2"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgres", "mariadb")]

@@ -296,6 +296,7 @@ def test_what_is_sent_again_behind_a_part_of_a_later_transaction_is_dropped(
     assert ids(read(source)) == told
 
 
+@pytest.mark.slow
 def test_many_transactions_are_sent_again_behind_half_of_one() -> None:
     """More than are known by their names, so that their ends are known by their changes alone."""
     told = [(f"T{n}", [of_tx(f"T{n}", 1, postgres(10 * n + 10, before=10 * n, id=n + 1))]) for n in range(200)]

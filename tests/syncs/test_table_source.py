@@ -232,6 +232,7 @@ def test_a_large_commit_is_staged_by_the_executors(
         assert [(one.at_source, one.differences) for one in keeper.verify(5).tables] == [(1996, 0)]
 
 
+@pytest.mark.slow
 def test_a_feed_that_is_not_there_is_an_error_that_says_what_to_do(lake: Lake) -> None:
     """Not recorded, or vacuumed away: nothing is skipped; the target stays at the last version that was whole."""
     lake.sql("CREATE TABLE @ (id INT, email STRING) USING delta")

@@ -136,6 +136,7 @@ def test_a_server_that_stands_still_costs_a_pause_or_a_turn_and_nothing_else(wor
     world.check()
 
 
+@pytest.mark.slow
 def test_turns_go_on_while_answers_are_lost_and_requests_are_throttled(world: World, aws: AwsServer) -> None:
     """Each seventh change loses its answer, each eleventh request is throttled, and more: no turn is given twice."""
     faults = [
@@ -158,6 +159,7 @@ def test_turns_go_on_while_answers_are_lost_and_requests_are_throttled(world: Wo
     world.check_no_ghost()
 
 
+@pytest.mark.slow
 def test_giving_up_while_the_network_breaks_leaves_no_ghost(world: World, network: Proxy) -> None:
     """The one that gave up lives on, and its network comes back: its ticket must not."""
     holder = world.start("holder", turns=1, lines=60, pause_s=0.05)

@@ -132,7 +132,7 @@ def test_a_short_cut_of_the_network_costs_a_pause_and_no_turn(world: World, netw
     world.check_no_ghost()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_slow_network_makes_turns_slow_and_loses_none(world: World, network: Proxy) -> None:
     """0.1 s in each direction, at each of the questions that a turn asks."""
     network.be("delay")
@@ -145,7 +145,7 @@ def test_a_slow_network_makes_turns_slow_and_loses_none(world: World, network: P
     world.check_no_ghost()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_waiters_outlive_a_restart_of_the_server(world: World, node: ZookeeperNode) -> None:
     """Killed and started again within the lease: the holder keeps its turn and the others their places."""
     jobs = [world.start(f"job-{n}", turns=15, pause_s=0.05) for n in range(3)]
@@ -200,7 +200,9 @@ def test_a_session_that_expires_while_waiting_leaves_no_contender(world: World, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["blackhole", "lose_replies", "refuse"])
+@pytest.mark.parametrize(
+    "what", ["blackhole", *(pytest.param(what, marks=pytest.mark.matrix) for what in ("lose_replies", "refuse"))]
+)
 def test_giving_up_while_the_network_breaks_leaves_no_ghost(
     world: World, node: ZookeeperNode, network: Proxy, what: str
 ) -> None:
@@ -226,7 +228,10 @@ def test_giving_up_while_the_network_breaks_leaves_no_ghost(
     world.check_no_ghost()
 
 
-@pytest.mark.parametrize("at_s", [0.0, 0.01, 0.02, 0.04, 0.08, 0.16])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "at_s", [0.0, 0.04, *(pytest.param(at_s, marks=pytest.mark.matrix) for at_s in (0.01, 0.02, 0.08, 0.16))]
+)
 def test_a_run_that_is_cut_off_while_it_registers_leaves_nothing(
     world: World, node: ZookeeperNode, network: Proxy, at_s: float
 ) -> None:

@@ -291,8 +291,8 @@ class Run:
                 self.dml.operation.value,
                 self.dml.table,
                 self._executions_reserved,
-                "?" if winner is None else winner.version,
-                "?" if winner is None else winner.operation,
+                "?" if earlier is None else earlier.version,
+                "?" if earlier is None else earlier.operation,
             )
 
     def _execute(self) -> Captured | Committed:
@@ -360,7 +360,7 @@ class Run:
                 advice="Run the statement again, or alone, or use a table without the feature",
                 table=self.dml.table,
                 feature=", ".join(unserved),
-                **_facts(winner),
+                **_facts(earlier),
             )
         properties = json.loads(snapshot.metadata().json())["metaData"].get("configuration") or {}
         statement = classify(
@@ -567,5 +567,5 @@ class Run:
             self.shared.afterwards(self._left.pop(0))
 
 
-def _facts(winner: WinningCommit | None) -> dict[str, Any]:
-    return {} if winner is None else winner.facts()
+def _facts(earlier: WinningCommit | None) -> dict[str, Any]:
+    return {} if earlier is None else earlier.facts()
