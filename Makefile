@@ -13,7 +13,7 @@ help:
 	@echo 'make test             lint, and each promise once; under 10 minutes; skips by name what this machine lacks'
 	@echo 'make test-all         all that continuous integration runs: `make test`, then the slow tests'
 	@echo 'make env              only the environment: afterwards .venv/bin/lakegate works'
-	@echo 'make lint             ruff, mypy, import-linter'
+	@echo 'make lint             ruff, mypy, import-linter, and the words of code and pages'
 	@echo 'make bench            the measurements in benchmarks/'
 	@echo 'make bench-turns      a turn, its hand-over and its take-over, beside the lock of kazoo; some minutes'
 	@echo 'make bench-sync       ways to carry changes to a database with unique keys; about half an hour'
@@ -60,6 +60,7 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m harness.words
 
 # Two processes: much of the time a test waits. A file stays in one of them, with the servers it needs.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -238,7 +238,7 @@ def test_a_turn_that_is_lost_or_abandoned_closes_the_gate() -> None:
     first = bench.job("A")
     take(first, "q", 0)
     assert first._heartbeat is not None
-    first._heartbeat.told("lost")
+    first._heartbeat.on_state("lost")
     assert soon(lambda: gate.open == {})
     second = bench.job("B", jvm=2)
     bench.store._end(first._session)

@@ -220,8 +220,8 @@ SEQUENCE_BY = Key(
 APPLIES_TO: Key[AppliesTo] = Key(
     name="applies_to",
     kind=Choice[AppliesTo](words=("arrived", "arrived_and_later")),
-    meaning="`arrived`: kept until it has matched once, then settled. `arrived_and_later`: stands, also for rows that "
-    "come later.",
+    meaning="`arrived`: kept until it has matched once, then settled. `arrived_and_later`: "
+    "stays active, also for later rows.",
     example="arrived_and_later",
     is_required=True,
 )
