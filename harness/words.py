@@ -50,6 +50,9 @@ RETIRED = {
 }
 """Regular expressions of retired words, and what to write instead."""
 
+OWN = ("words.py", "test_words.py")
+"""Files that hold the retired words."""
+
 BEGINNINGS = {
     "what", "who", "whose", "whoever", "whom", "which", "whether", "where", "when", "why", "how", "it", "its", "that", "this",
     "these", "those", "they", "he", "she", "one", "ones", "as", "so", "of", "with", "without", "beside", "if", "though",
