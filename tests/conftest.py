@@ -158,6 +158,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("delta_caches", [pytest.param("on", id="with caches"), off], indirect=True)
 
 
+def _place(item: pytest.Item) -> tuple[str, tuple[int, ...]]:
+    """The place of a test and of its case in the source."""
+    callspec = getattr(item, "callspec", None)
+    return item.nodeid.split("[")[0], () if callspec is None else tuple(callspec.indices.values())
+
+
 SPARK_CASES_MAX = 2
 """How many cases of one test on Spark `make test-all` runs; `make matrix` runs the others."""
 
@@ -166,7 +172,7 @@ SPARK_CASES_MAX = 2
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test by the fixtures that it asks for and by its size; deselect `matrix` unless it is wanted."""
     cases: Counter[tuple[Path, str]] = Counter()
-    for item in items:
+    for item in sorted(items, key=_place):  # they come in random order, and the first case is always the same one
         for fixture, marker in NEEDED_BY_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
