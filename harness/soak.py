@@ -199,8 +199,8 @@ class Worker:
             return
         self.session.conf.set(NAME_CONF, before.record["name"])  # it may be re-executed
         try:
-            published = publisher(self.session).finish(before.staged).published
-            said = (published.version, published.level, published.executions, published.lost_puts, published.reasons)
+            published = publisher(self.session).finish(before.staged)
+            said = (published.version, published.level, published.attempts, published.lost_puts, published.reasons)
             self._ended(before.record, said)
         except Exception as error:
             self._ended(before.record, None, error)

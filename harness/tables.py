@@ -24,9 +24,9 @@ from lakegate.delta import deletion_vectors
 from lakegate.delta.actions import Action, Body, Captured, parse
 from lakegate.delta.deletion_vectors import identity
 from lakegate.rows.committer import Publisher, Staged
+from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import Dml
-from lakegate.rows.transaction import Outcome
 
 # ------------------------------------------------------------------------------------------------------------ the tables
 
@@ -325,7 +325,7 @@ class State:
 class Ended:
     """The outcome of a statement on a table, and the table afterwards."""
 
-    outcome: Outcome
+    outcome: Result
     state: State
 
 
@@ -364,7 +364,7 @@ class Lake:
             before = self.after(kind, *earlier[:-1])
             form, parts = earlier[-1]
             path = self.copy(kind, before.path)
-            if self.run(form.text(parts, kind, path)).published.version is None and len(earlier) == 1:
+            if self.run(form.text(parts, kind, path)).version is None and len(earlier) == 1:
                 raise Wrong(f"the winning statement changed nothing: {form.name} {parts}")
             self._after[key] = State(path, self.compared(kind, path, before.rows, form, parts))
         return self._after[key]
@@ -390,7 +390,7 @@ class Lake:
         staged = replace(staged, dml=self.dml(form.text(parts, kind, path)))
         outcome = self.finish(staged)
         rows = self.compared(kind, path, won.rows, form, parts)
-        version = outcome.published.version
+        version = outcome.version
         if version is not None and kind.has_feed:
             self._compare_feed(path, version, won.rows, rows)
         audit(path)
@@ -399,7 +399,7 @@ class Lake:
         jvm.forget(jvm.delta_log(str(path)).dataPath())
         return Ended(outcome, State(path, rows))
 
-    def run(self, text: str) -> Outcome:
+    def run(self, text: str) -> Result:
         """Executes a statement."""
         return self._publisher.publish(self.dml(text))
 
@@ -407,7 +407,7 @@ class Lake:
         """Executes a statement, and stages its commit."""
         return self._publisher.stage(self.dml(text))
 
-    def finish(self, staged: Staged) -> Outcome:
+    def finish(self, staged: Staged) -> Result:
         """Commits a staged statement after all commits that were made meanwhile."""
         return self._publisher.finish(staged)
 

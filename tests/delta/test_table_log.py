@@ -194,7 +194,7 @@ def test_a_statement_whose_commit_was_requested_twice_is_committed_once(
         return once(*given, **more)
 
     monkeypatch.setattr(Jvm, "commit", sent_twice)
-    assert publisher(session).finish(staged).published.version == 1
+    assert publisher(session).finish(staged).version == 1
     assert len(asked) == 1
     assert ids(session, table) == [7]
 

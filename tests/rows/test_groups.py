@@ -21,8 +21,9 @@ from lakegate.rows.commit_queue import Entry, Line
 from lakegate.rows.committer import Publisher, Staged
 from lakegate.rows.conflict.effects import Joined, Waiting
 from lakegate.rows.execution import publisher
+from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
-from lakegate.rows.transaction import GROUP_CONF, Outcome, Run
+from lakegate.rows.transaction import GROUP_CONF, Run
 from tests.delta.test_idempotent_writes import wait_until
 
 GROUP_MAX = 5
@@ -58,7 +59,7 @@ def staged_all(session: SparkSession, path: Path, texts: Sequence[str]) -> list[
     return staged
 
 
-def finished_together(ours: Publisher, staged: Sequence[Staged]) -> list[Outcome]:
+def finished_together(ours: Publisher, staged: Sequence[Staged]) -> list[Result]:
     """Each by a thread of its own; nobody goes on before all wait in the line."""
     line = ours.line(staged[0].dml.table)
     with ThreadPoolExecutor(len(staged)) as pool:
@@ -88,7 +89,7 @@ def test_waiting_statements_share_a_version(session: SparkSession, tmp_path: Pat
     ends = finished_together(publisher(session), staged_all(session, grouped, STATEMENTS))
     assert rows(grouped) == rows(serial)
     audit(grouped)
-    versions = Counter(end.published.version for end in ends if end.published.version is not None)
+    versions = Counter(end.version for end in ends if end.version is not None)
     assert 2 < max(versions.values()) <= GROUP_MAX
     head = session.sql(f"DESCRIBE HISTORY delta.`{grouped}`").first()
     assert head is not None
@@ -109,7 +110,7 @@ def test_history_of_a_shared_version_names_its_members(session: SparkSession, tm
     make(session, KINDS["vectors"], tmp_path / "t")
     texts = ["DELETE FROM {t} WHERE id = 1", "DELETE FROM {t} WHERE id = 2", "UPDATE {t} SET n = 7 WHERE id = 10"]
     ends = finished_together(publisher(session), staged_all(session, tmp_path / "t", texts))
-    assert len({end.published.version for end in ends}) == 1
+    assert len({end.version for end in ends}) == 1
     last = session.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 't'}`").first()
     assert last is not None
     assert last.operation == "GROUP"
@@ -125,12 +126,12 @@ def test_a_member_that_cannot_rebase_does_not_block_the_others(session: SparkSes
     staged = staged_all(session, path, texts)
     session.sql(f"UPDATE delta.`{path}` SET n = n * 10 WHERE id = 13")
     ends = finished_together(publisher(session), staged)
-    assert max(end.published.executions for end in ends) > 1
+    assert max(end.attempts for end in ends) > 1
     found = {row.id: row.n for row in read(path).values()}
     assert 12 not in found
     assert found[13] == 11
     assert found[300] in (1, 2)
-    assert ends[0].published.executions == 1
+    assert ends[0].attempts == 1
 
 
 def test_a_statement_on_the_table_as_it_was_before_it_was_replaced_is_in_no_group(
@@ -149,7 +150,7 @@ def test_a_statement_on_the_table_as_it_was_before_it_was_replaced_is_in_no_grou
             wait_until(lambda: len(line) == 1)
             futures += [pool.submit(ours.finish, one) for one in staged[1:]]
             wait_until(lambda: len(line) == len(staged))
-        first, *others = [future.result().published for future in futures]
+        first, *others = [future.result() for future in futures]
     assert first.level >= 4
     assert len({other.version for other in others} - {first.version}) == 1
     assert 3 not in {row.id for row in read(path).values()}
@@ -232,9 +233,7 @@ def test_members_of_a_group_whose_reply_is_lost_find_themselves_in_the_log(
     tried = first_put(monkeypatch, landed)
     ends = finished_together(publisher(session), staged)
     assert tried == [head + 1] == [versions(path)[-1]]
-    assert {(end.published.version, end.published.lost_puts, end.published.executions) for end in ends} == {
-        (head + 1, 1, 1)
-    }
+    assert {(end.version, end.lost_puts, end.attempts) for end in ends} == {(head + 1, 1, 1)}
     assert rows(path) == serial
     audit(path)
 
@@ -251,8 +250,8 @@ def test_members_of_a_group_whose_put_never_arrives_go_one_by_one(
     tried = first_put(monkeypatch, lost)
     ends = finished_together(publisher(session), staged)
     assert tried == [head + 1, *range(head + 1, head + 1 + len(FEW))]
-    assert sorted(end.published.version or 0 for end in ends) == list(range(head + 1, head + 1 + len(FEW)))
-    assert {end.published.executions for end in ends} == {1}
+    assert sorted(end.version or 0 for end in ends) == list(range(head + 1, head + 1 + len(FEW)))
+    assert {end.attempts for end in ends} == {1}
     assert rows(path) == serial
     audit(path)
 
@@ -331,7 +330,7 @@ def test_a_group_whose_put_was_requested_twice_is_committed_once(
 
     monkeypatch.setattr(Jvm, "commit", sent_twice)
     ends = finished_together(publisher(session), staged)
-    assert {end.published.version for end in ends} == {head + 1}
+    assert {end.version for end in ends} == {head + 1}
     assert versions(path)[-1] == head + 1
     assert rows(path) == serial
     audit(path)
@@ -365,4 +364,4 @@ def test_a_thread_interrupted_while_it_takes_the_commit_lock_does_not_keep_it(
         ours.finish(one)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(real.acquire, timeout=10).result(), "it is free"
-        assert pool.submit(ours.finish, other).result(60).published.version == versions(path)[-1]
+        assert pool.submit(ours.finish, other).result(60).version == versions(path)[-1]

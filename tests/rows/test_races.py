@@ -24,9 +24,9 @@ from lakegate.ids import TableLocation
 from lakegate.rows.committer import Staged
 from lakegate.rows.conflict.rebase import ENTERED
 from lakegate.rows.execution import publisher
+from lakegate.rows.result import Result
 from lakegate.rows.row_reader import TableRows
 from lakegate.rows.sql import statement
-from lakegate.rows.transaction import Outcome
 from tests.delta.delta_tables import commit_paths, foreign_commit, last_add, make_table, rows, write_token
 from tests.delta.test_idempotent_writes import is_held, wait_until
 
@@ -45,7 +45,7 @@ def content(session: SparkSession, path: Path) -> tuple[list[str], Counter[tuple
     return frame.columns, Counter(map(tuple, frame.collect()))
 
 
-def followed(session: SparkSession, path: Path, ours: str, winners: Sequence[str]) -> Outcome:
+def followed(session: SparkSession, path: Path, ours: str, winners: Sequence[str]) -> Result:
     """Rebases a statement onto statements that commit after it was computed; `{t}` stands for the table."""
     staged = computed(session, path, ours)
     one_by_one(session, path, winners)
@@ -103,8 +103,8 @@ def test_others_wait_for_a_put_and_not_for_a_rebase(
         assert not wait([three], timeout=1).done, "the first one keeps the line"
         may_go_on[1].set()
         ends = [two, one.result(120), three.result(120)]
-    assert [(end.published.version, end.published.lost_puts) for end in ends] == [(3, 0), (4, 1), (5, 1)]
-    assert {end.published.level for end in ends} == {2}
+    assert [(end.version, end.lost_puts) for end in ends] == [(3, 0), (4, 1), (5, 1)]
+    assert {end.level for end in ends} == {2}
     assert ends[1].publish_ms >= ends[1].held_ms > 0
     assert ends[2].waited_ms >= 900
     found = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
@@ -140,10 +140,10 @@ def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: S
 
         staged = publisher(session).stage(replace(dml, execute_on=overtaken))
         append(10)
-        published = publisher(session).finish(staged).published
+        published = publisher(session).finish(staged)
         for came in held:
             came.result()
-    assert (published.level, published.executions, published.reasons) == (5, 3, (ENTERED, ENTERED))
+    assert (published.level, published.attempts, published.reasons) == (5, 3, (ENTERED, ENTERED))
     history = session.sql(f"DESCRIBE HISTORY delta.`{table}`").orderBy("version").collect()
     assert [commit.operation for commit in history[2:]] == ["WRITE", "WRITE", "UPDATE", "WRITE"]
     found = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
@@ -175,8 +175,8 @@ def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
 
     with caplog.at_level("WARNING", "lakegate"):
         staged = publisher(session).stage(replace(dml, execute=outrun))
-        published = publisher(session).finish(staged, write_token(1, 0)).published
-    assert (executions, published.level, published.executions) == (5, 5, 5)
+        published = publisher(session).finish(staged, write_token(1, 0))
+    assert (executions, published.level, published.attempts) == (5, 5, 5)
     told = [message for message in caplog.messages if "ignores the reservation" in message]
     assert [number for message in told for number in (2, 3, 4) if f"(attempt {number} " in message] == [2, 3]
     assert all(row.id == 1 for row in session.read.format("delta").load(table).collect())
@@ -231,7 +231,7 @@ def test_a_statement_that_another_driver_outruns_gets_the_table_to_itself(
             assert other.stdout is not None
             assert other.stdout.readline() == "came\n"
             staged = publisher(session).stage(replace(dml, execute=overtaken))
-            published = publisher(session).finish(staged, write_token(1, 0)).published
+            published = publisher(session).finish(staged, write_token(1, 0))
             assert published.level == 5
             assert not note.exists()
             wait_until(lambda: len(commit_paths(table)) > (published.version or 0) + 1)  # it goes on
@@ -268,7 +268,7 @@ def test_a_table_that_was_replaced_is_written_as_it_then_is(session: SparkSessio
 
     staged = publisher(session).stage(replace(dml, execute=replaced))
     session.sql(f"INSERT INTO delta.`{path}` SELECT 1000, 0, 0, 1, 'x'")
-    published = publisher(session).finish(staged, write_token(1, 0)).published
+    published = publisher(session).finish(staged, write_token(1, 0))
     assert published.level >= 2
     assert published.version is not None
     found = {row.id for row in session.read.format("delta").load(str(path)).collect()}
@@ -330,7 +330,7 @@ def test_rows_that_restore_brings_back_are_changed_and_those_that_it_takes_are_n
     text = "".join(line for line in lines if is_stock or not line.startswith(DEFINITION))
     for ours, path in paths.items():
         (path / "_delta_log" / commit.name).write_text(text)
-        published = publisher(session).finish(staged[ours]).published
+        published = publisher(session).finish(staged[ours])
         serial = Path(shutil.copytree(won, tmp_path / f"{ours}, serially"))
         one_by_one(session, serial, [CHANGES[ours]])
         assert content(session, path) == content(session, serial)
@@ -368,7 +368,7 @@ def test_a_merge_that_widens_the_table_rebases_and_others_rebase_onto_it(
     outcome = followed(session, path, ours, winners)
     one_by_one(session, serial, [*winners, ours])
     assert content(session, path) == content(session, serial)
-    assert outcome.published.level == level
+    assert outcome.level == level
     audit(path)
 
 
@@ -383,5 +383,5 @@ def test_an_update_writes_one_value_of_the_current_time(session: SparkSession, t
     assert {id_ for id_, at in found.items() if at is not None} == {0, 2, 4, 10}
     assert {id_ for id_, at in found.items() if at is None} == {1, 3, 5}
     assert len({at for at in found.values() if at is not None}) == 1
-    assert (outcome.published.level, outcome.published.executions) == (4, 2)
+    assert (outcome.level, outcome.attempts) == (4, 2)
     audit(tmp_path / "t")

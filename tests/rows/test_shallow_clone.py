@@ -19,10 +19,10 @@ from lakegate.delta.jvm import JVM_ERRORS, Jvm
 from lakegate.rows.committer import Staged
 from lakegate.rows.conflict.rebase import KEYS_CAME
 from lakegate.rows.execution import collected, finish, publisher
+from lakegate.rows.result import Result
 from lakegate.rows.shallow_clone import ABANDONED_AFTER_S
 from lakegate.rows.small_file_cache import Remembered
 from lakegate.rows.sql import statement
-from lakegate.rows.transaction import Outcome
 from tests.delta.delta_tables import make_table, rows
 
 
@@ -64,8 +64,8 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     assert run_on is not None
     staged = publisher(session).stage(replace(dml, execute_on=noted))
     session.sql(f"UPDATE delta.`{table}` SET v = concat(v, 'c') WHERE id = 3")
-    outcome: Outcome = publisher(session).finish(staged)
-    assert outcome.published.level == 3
+    outcome: Result = publisher(session).finish(staged)
+    assert outcome.level == 3
     found = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
     assert found == {0: "a", 1: "a", 2: "a", 3: "acb", 4: "ab"}
     publisher(session).afterwards.wait()
@@ -176,7 +176,7 @@ def test_vectors_below_folders_of_random_names_are_found(session: SparkSession, 
     assert dml is not None
     staged = publisher(session).stage(dml)
     rows(session, 7, 8, 1).write.format("delta").mode("append").save(table)
-    assert publisher(session).finish(staged).published.level == 3
+    assert publisher(session).finish(staged).level == 3
     found = {row.id: row.v for row in session.read.format("delta").load(table).where("id > 2").collect()}
     assert found == dict.fromkeys([3, 4, 5, 7, 8], "a!")
 
@@ -228,7 +228,7 @@ def test_a_merge_whose_rows_were_changed_is_executed_again_where_they_are(
     staged = publisher(session).stage(dml)
     session.sql(f"UPDATE delta.`{table}` SET v = CASE id WHEN 2 THEN 'gone' ELSE 'other' END WHERE id IN (2, 3, 5)")
     session.sql(f"DELETE FROM delta.`{table}` WHERE id = 1")
-    assert publisher(session).finish(staged).published.level == 3
+    assert publisher(session).finish(staged).level == 3
     found = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
     assert found == {0: "am", 3: "other", 4: "a", 5: "other"}
 

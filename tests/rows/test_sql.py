@@ -72,8 +72,8 @@ def test_an_insert_of_a_frame_by_name_is_rebased_unchanged(session: SparkSession
         assert dml is not None
         staged = publisher(session).stage(dml)
         session.sql(f"UPDATE {made} SET v = v + 1 WHERE id < 8")
-        published = publisher(session).finish(staged).published
-        assert (published.level, published.executions) == (1, 1)
+        published = publisher(session).finish(staged)
+        assert (published.level, published.attempts) == (1, 1)
     assert rows(session, made) == Counter([(1, 3), (2, 4), (3, 5), (4, 6), (8, 80), (8, 80)])
 
 
@@ -187,7 +187,7 @@ def test_a_statement_on_a_table_named_in_the_catalog_is_rebased(
         staged = publisher(session).stage(dml)
         session.sql("INSERT INTO named (id) VALUES (1)")
         outcome = publisher(session).finish(staged)
-        assert (outcome.published.level, session.table("named").where("id = 1").count()) == (2, 0)
+        assert (outcome.level, session.table("named").where("id = 1").count()) == (2, 0)
     finally:
         session.sql("DROP TABLE named")
 

@@ -25,11 +25,11 @@ from lakegate.rows.execution import finish, publisher
 from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import Dml
-from lakegate.rows.transaction import UNSERVED_FEATURES, Outcome
+from lakegate.rows.transaction import UNSERVED_FEATURES
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows
 
 
-def follow(session: SparkSession, ours: str, earlier: str) -> Outcome:
+def follow(session: SparkSession, ours: str, earlier: str) -> Result:
     """Commits a statement after another one that committed since the first was computed; returns its outcome."""
     dml = statement(session, ours)
     assert dml is not None
@@ -118,7 +118,7 @@ def test_numbers_of_an_identity_column_are_given_once(
         (f"INSERT INTO {t} (v) VALUES (60)", f"OPTIMIZE {t}", 1, [], [60], 1),
     )
     for ours, earlier, level, gone, came, new in races[:number]:
-        assert follow(session, ours, earlier).published.level == level, ours
+        assert follow(session, ours, earlier).level == level, ours
         now = numbers(session, t)
         values = Counter(v for v, _ in now)
         values.subtract(v for v, _ in before)
@@ -170,7 +170,7 @@ def test_files_that_were_added_again_may_be_removed_later(
     ]
     foreign_commit(table, *({"add": {**add, "dataChange": False}} for add in adds))
     session.sql(f"DELETE FROM delta.`{table}` WHERE id < 6")
-    assert publisher(session).finish(staged).published.level == 4
+    assert publisher(session).finish(staged).level == 4
     assert ids(session, table) == left
 
 
@@ -185,7 +185,7 @@ def test_an_insert_of_its_own_table_s_changes_sees_those_that_came(session: Spar
         outcome = follow(own, insert, f"INSERT INTO delta.`{table}` VALUES (2, 'a')")
     finally:
         session.sql("DROP TABLE changes_of_its_own")
-    assert outcome.published.level == 4
+    assert outcome.level == 4
     assert ids(session, table) == [1, 2, 101, 102]
 
 
@@ -231,9 +231,9 @@ def test_a_column_may_have_the_name_of_sparks_own_metadata(session: SparkSession
         rows.coalesce(1).write.format("delta").save(str(path))
     made = f"delta.`{path}`"
     more = f"INSERT INTO {made} SELECT id + 10, _metadata FROM {made}"
-    assert follow(session, f"DELETE FROM {made} WHERE id % 10 = 1", more).published.level > 1
+    assert follow(session, f"DELETE FROM {made} WHERE id % 10 = 1", more).level > 1
     merge = f"MERGE INTO {made} t USING (SELECT 12L AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET id = 22"
-    assert follow(session, merge, f"DELETE FROM {made} WHERE id = 10").published.level == 3
+    assert follow(session, merge, f"DELETE FROM {made} WHERE id = 10").level == 3
     assert sorted(row.id for row in session.sql(f"SELECT id FROM {made}").collect()) == [0, 2, 22]
 
 
@@ -263,7 +263,7 @@ def test_a_statement_on_a_shallow_clone_is_rebased_as_on_any_table(
     made = lakegate.DeltaTable.forPath(session, str(original)).clone(str(tmp_path / "clone"), isShallow=True)
     assert isinstance(made, lakegate.DeltaTable)
     ended = follow(session, ours.format(t=clone), earlier.format(t=clone))
-    assert ended.published.level == level
+    assert ended.level == level
     after = {id_: becomes.get(id_, id_) for id_ in range(16) if id_ != 1}
     assert rows_of(session, clone) == Counter({(id_, v): 1 for id_, v in after.items() if v is not None})
     audit(tmp_path / "clone")

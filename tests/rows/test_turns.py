@@ -83,7 +83,7 @@ def test_a_successor_that_began_before_the_re_execution_fences(session: SparkSes
     redefined(session, table)
     log = len(commit_paths(table))
     outcome = publisher(session).finish(before, TOKEN)
-    assert (len(executions), outcome.published.is_superseded, outcome.published.version) == (2, True, None)
+    assert (len(executions), outcome.is_superseded, outcome.version) == (2, True, None)
     assert len(commit_paths(table)) == log + 1, "the successor's"
 
 
@@ -101,7 +101,7 @@ def test_a_statement_that_found_nothing_checks_commits_made_before_its_turn(
     """It had no commit to rebase; without concurrent commits it does nothing."""
     table = table_of(session, tmp_path)
     dml = dml_of(session, table, text)
-    assert publisher(session).finish(publisher(session).stage(dml), TOKEN).published.version is None
+    assert publisher(session).finish(publisher(session).stage(dml), TOKEN).version is None
     before = publisher(session).stage(dml)
     rows(session, 6, 7).write.format("delta").mode("append").save(table)
     version = finish(before, TOKEN).version
@@ -134,7 +134,7 @@ def test_a_single_write_may_be_executed_again(
             winning.join()
 
     with single_write(own, TOKEN):
-        published = publisher(session).publish(replace(dml, execute=execute)).published
+        published = publisher(session).publish(replace(dml, execute=execute))
         assert own.conf.get(NUMBER_CONF, None) is None, "a second write is refused as ever"
     assert published.level == (3 if earlier is appended else 4)
     assert commit_tokens(commit_paths(table)[-1].read_text()) == {OWN: TOKEN.number}

@@ -59,7 +59,6 @@ def race(store: str, folder: Path, *, jars: JarSources, java: JavaSources, versi
     return won[0], won[1]
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.jdk
 def test_one_version_is_never_acknowledged_to_two_processes(

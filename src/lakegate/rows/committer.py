@@ -15,8 +15,9 @@ from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.rows.conflict.commit_protocol import Followed, Speculation, come, follow, speculate
 from lakegate.rows.driver_state import Shared
+from lakegate.rows.result import Result
 from lakegate.rows.statement import Dml
-from lakegate.rows.transaction import Base, Meets, Outcome, Run, unknown
+from lakegate.rows.transaction import Base, Meets, Run, unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Staged:
 class Publisher(Shared):
     """Executes and commits the statements of one driver. Safe to use from several threads."""
 
-    def publish(self, dml: Dml, stamp: WriteToken | None = None) -> Outcome:
+    def publish(self, dml: Dml, stamp: WriteToken | None = None) -> Result:
         """Executes a statement and commits it.
 
         Args:
@@ -58,13 +59,12 @@ class Publisher(Shared):
         """
         app_id = dml.session.conf.get(APP_ID_CONF, None)
         number = None if app_id is None else dml.session.conf.get(NUMBER_CONF, None)
-        outcome = Run(self, dml, uuid.uuid4().hex, self.base(dml), stamp=stamp, number=number).to_end(None)
-        if app_id is None or number is None or outcome.published.version is not None:
-            return outcome
+        result = Run(self, dml, uuid.uuid4().hex, self.base(dml), stamp=stamp, number=number).to_end(None)
+        if app_id is None or number is None or result.version is not None:
+            return result
         # If Delta skips a statement, this looks the same as a statement that had nothing to do.
         stored = dml.jvm.transactions(dml.jvm.snapshot(dml.jvm.delta_log(dml.table)))
-        is_superseded = outcome.published.is_superseded or stored.get(app_id, -1) >= int(number)
-        return replace(outcome, published=replace(outcome.published, is_superseded=is_superseded))
+        return replace(result, is_superseded=result.is_superseded or stored.get(app_id, -1) >= int(number))
 
     def stage(self, dml: Dml) -> Staged:
         """Executes a statement without committing it; `finish` commits it, at any time later.
@@ -113,7 +113,7 @@ class Publisher(Shared):
             speculation=None,
         )
 
-    def finish(self, staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Outcome:
+    def finish(self, staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Result:
         """Commits a staged statement, rebased on the commits made since.
 
         Args:
@@ -126,11 +126,9 @@ class Publisher(Shared):
         known = dict(staged.passed)
         run = Run(self, staged.dml, staged.token, staged.base, stamp=stamp, known=known, meets=meets)
         run.require_files(staged.commit)
-        outcome = run.to_end(run.stamped(staged.commit), staged.since)
-        published = outcome.published
-        reasons = (*staged.reasons, *published.reasons)
-        level = max(staged.level, published.level)
-        return replace(outcome, published=replace(published, level=level, executions=len(reasons) + 1, reasons=reasons))
+        result = run.to_end(run.stamped(staged.commit), staged.since)
+        reasons = (*staged.reasons, *result.reasons)
+        return replace(result, level=max(staged.level, result.level), attempts=len(reasons) + 1, reasons=reasons)
 
     def base(self, dml: Dml) -> Base:
         """Returns the statement's table as this JVM knows it.

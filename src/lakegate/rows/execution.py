@@ -6,26 +6,24 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from lakegate.delta.actions import Body
-from lakegate.delta.commit_file import commit_info
 from lakegate.delta.idempotent_writes import APP_ID_CONF, NUMBER_CONF, second_write
-from lakegate.delta.jvm import Jvm, check_jvm, silence
+from lakegate.delta.jvm import check_jvm, silence
 from lakegate.delta.storage_errors import in_plain_words
 from lakegate.errors import InvalidRequest
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
 from lakegate.rows.committer import Publisher, Staged
-from lakegate.rows.conflict.commit_protocol import Published
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.pending_appends import Announced
-from lakegate.rows.result import Result, result_of
+from lakegate.rows.result import Result
 from lakegate.rows.statement import Dml
-from lakegate.rows.transaction import Meets, Outcome, unknown
+from lakegate.rows.transaction import Meets, unknown
 from lakegate.telemetry.events import StatementPublished
 
 _guard = threading.Lock()
@@ -78,11 +76,7 @@ class Collector:
                 advice="Make it one MERGE, or leave the coverage `exclusive`",
             )
         self.staged = self._publisher.stage(dml)
-        unknown = Published(version=None, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
-        return result_of(
-            Outcome(published=unknown, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0, held_ms=0),
-            lambda version: {},
-        )
+        return Result(version=None, is_superseded=False, level=0, attempts=1, lost_puts=0, reasons=())
 
 
 def stage(spark: SparkSession, table: TableLocation, operation: Operation, execute: Callable[[], object]) -> Staged:
@@ -143,7 +137,7 @@ class TurnWrite:
         """Returns True if a statement is this write, and its own session does not carry the token."""
         return plain(dml.table) in self.since and dml.session.conf.get(APP_ID_CONF, None) != self.token.token_id
 
-    def make(self, dml: Dml) -> Outcome:
+    def make(self, dml: Dml) -> Result:
         """Executes and commits the write, with the token.
 
         Raises:
@@ -153,14 +147,14 @@ class TurnWrite:
         if self.session.conf.get(NUMBER_CONF, None) != str(self.token.number):
             raise second_write()
         if plain(dml.table) in self.applied:
-            outcome = _skipped()
+            result = Result(version=None, is_superseded=True, level=0, attempts=0, lost_puts=0, reasons=())
         else:
             shared = publisher(dml.session)
             staged = replace(shared.stage(dml), since=self.since[plain(dml.table)])
-            outcome = shared.finish(staged, self.token)
-        if outcome.published.version is not None or outcome.published.is_superseded:
+            result = shared.finish(staged, self.token)
+        if result.version is not None or result.is_superseded:
             self.session.conf.unset(NUMBER_CONF)
-        return outcome
+        return result
 
 
 @contextmanager
@@ -184,12 +178,6 @@ def run(dml: Dml) -> Result:
     if write is not None and write.is_meant(dml):
         return _reported(dml, write.make(dml))
     return _reported(dml, publisher(dml.session).publish(dml))
-
-
-def _skipped() -> Outcome:
-    """Returns the outcome of a statement that is already in the table."""
-    published = Published(version=None, level=0, executions=0, lost_puts=0, reasons=(), is_superseded=True)
-    return Outcome(published=published, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0, held_ms=0)
 
 
 def plain(location: str) -> str:
@@ -247,27 +235,10 @@ def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[],
     return lambda: _callbacks.remove(callback)
 
 
-def _reported(dml: Dml, outcome: Outcome) -> Result:
-    def read_info(version: int) -> Mapping[str, Any]:
-        jvm = Jvm(dml.session)
-        log = jvm.delta_log(dml.table)
-        return commit_info(jvm.read_text(log, jvm.path(log.logPath(), f"{version:020d}.json")) or "")
-
-    result = result_of(outcome, read_info)
-    event = StatementPublished(
-        table=dml.table,
-        operation=dml.operation.value,
-        version=result.version,
-        is_superseded=result.is_superseded,
-        level=result.level,
-        attempts=result.attempts,
-        lost_puts=result.lost_puts,
-        reasons=result.reasons,
-        rows_read=result.rows_read,
-        waited_ms=result.waited_ms,
-        publish_ms=result.publish_ms,
-        held_ms=result.held_ms,
-    )
+def _reported(dml: Dml, result: Result) -> Result:
+    """Passes a statement's result to the callbacks, and returns it."""
+    counts = {one.name: getattr(result, one.name) for one in fields(StatementPublished) if hasattr(result, one.name)}
+    event = StatementPublished(table=dml.table, operation=dml.operation.value, **counts)
     LOGGER.debug("%s", event)
     for callback in list(_callbacks):
         try:

@@ -9,8 +9,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakegate.rows.transaction import Outcome
-
 ROWS = {
     "num_updated_rows": ("numUpdatedRows", "numTargetRowsUpdated"),
     "num_deleted_rows": ("numDeletedRows", "numTargetRowsDeleted"),
@@ -39,17 +37,17 @@ class Result:
     """Its commits that lost to other commits, after the first one."""
     reasons: tuple[str, ...]
     """The reason of each repeated execution."""
-    rows_read: int
+    rows_read: int = 0
     """Rows that were read again to test whether they concern it."""
-    waited_ms: int
+    waited_ms: int = 0
     """Wait for other statements of this driver."""
-    publish_ms: float
+    publish_ms: float = 0.0
     """From reading the other commits to the end of its own, if its first commit lost; without `waited_ms`."""
-    held_ms: float
+    held_ms: float = 0.0
     """The part of it for which other statements of this driver waited for this one."""
-    returned: Any = field(repr=False)
+    returned: Any = field(default=None, repr=False)
     """Stock Delta's return value; None if the stock commit was not used."""
-    _info: Callable[[], Mapping[str, Any]] = field(repr=False)
+    _info: Callable[[], Mapping[str, Any]] = field(default=dict, repr=False)
 
     @cached_property
     def metrics(self) -> Mapping[str, int]:
@@ -84,29 +82,3 @@ def with_result(frame: DataFrame, result: Result) -> DataFrame:
     """Attaches the `Result` to a stock result, as its attribute `lakegate`."""
     frame.__dict__["lakegate"] = result
     return frame
-
-
-def result_of(outcome: Outcome, read_info: Callable[[int], Mapping[str, Any]]) -> Result:
-    """Makes a `Result` from a publishing outcome; its commit is read at first use."""
-    published = outcome.published
-    version = published.version
-
-    def info() -> Mapping[str, Any]:
-        if version is None:
-            return {}
-        return outcome.info if outcome.info is not None else read_info(version)
-
-    return Result(
-        version=version,
-        is_superseded=published.is_superseded,
-        level=published.level,
-        attempts=published.executions,
-        lost_puts=published.lost_puts,
-        reasons=published.reasons,
-        rows_read=outcome.rows_read,
-        waited_ms=outcome.waited_ms,
-        publish_ms=outcome.publish_ms,
-        held_ms=outcome.held_ms,
-        returned=outcome.returned,
-        _info=info,
-    )

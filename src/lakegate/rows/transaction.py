@@ -27,7 +27,7 @@ from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.rows import shallow_clone
 from lakegate.rows.commit_queue import Entry
-from lakegate.rows.conflict.commit_protocol import Published, publish
+from lakegate.rows.conflict.commit_protocol import publish
 from lakegate.rows.conflict.effects import (
     Describe,
     Execute,
@@ -50,6 +50,7 @@ from lakegate.rows.conflict.rebase import rebase
 from lakegate.rows.conflict_details import WinningCommit, first_of, tell_of, winning_commit_of
 from lakegate.rows.driver_state import Shared
 from lakegate.rows.group_commit import lead
+from lakegate.rows.result import Result
 from lakegate.rows.row_reader import TableRows
 from lakegate.rows.statement import Dml
 
@@ -83,25 +84,6 @@ ROW_IDS = "delta.enableRowTracking"
 def unknown(paths: frozenset[str]) -> bool | None:
     """Returns None: nothing is known of any files."""
     return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The outcome of a statement: how it was committed, and what it changed."""
-
-    published: Published
-    returned: Any
-    """Stock Delta's return value, if the stock commit was used."""
-    info: Body | None
-    """`commitInfo` of the commit that was published instead of the stock commit."""
-    rows_read: int
-    """Rows that were read again to test whether they concern it."""
-    waited_ms: int
-    """Wait for other statements of this driver that published to the table, and for reservations."""
-    publish_ms: float
-    """From reading the other commits to the end of its own, without `waited_ms`."""
-    held_ms: float
-    """The part of it for which other statements of this driver waited for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +144,7 @@ class Run:
         self.line = self.shared.line(self.dml.table)
         self.log = self.jvm.delta_log(self.dml.table)
 
-    def to_end(self, staged: Captured | None, since: Version | None = None) -> Outcome:
+    def to_end(self, staged: Captured | None, since: Version | None = None) -> Result:
         """Executes the statement, or takes the staged one, and publishes it."""
         self._computed_on = None if staged is None else staged.version
         try:
@@ -183,14 +165,19 @@ class Run:
             if self.is_reserved:
                 with suppress(*CALL_ERRORS):  # the outcome of the statement is what matters
                     self.gate.unreserve(self.dml.table, self.token)
-        return Outcome(
-            published=published,
-            returned=self.returned,
-            info=self.info,
+        return Result(
+            version=published.version,
+            is_superseded=published.is_superseded,
+            level=published.level,
+            attempts=published.executions,
+            lost_puts=published.lost_puts,
+            reasons=published.reasons,
             rows_read=self.rows_read + (0 if self._rows is None else self._rows.rows_read),
             waited_ms=int(self.waited_s * 1000),
             publish_ms=round(self.publish_s * 1000, 1),
             held_ms=round(self.held_s * 1000, 1),
+            returned=self.returned,
+            _info=_reader_of_info(self.dml, published.version, self.info),
         )
 
     def stamped(self, commit: Captured) -> Captured:
@@ -569,3 +556,15 @@ class Run:
 
 def _facts(earlier: WinningCommit | None) -> dict[str, Any]:
     return {} if earlier is None else earlier.facts()
+
+
+def _reader_of_info(dml: Dml, version: Version | None, info: Body | None) -> Callable[[], Body]:
+    """Returns a function that reads a commit's `commitInfo` from the log, unless it is known."""
+
+    def read() -> Body:
+        if version is None or info is not None:
+            return info or {}
+        log = dml.jvm.delta_log(dml.table)
+        return commit_info(dml.jvm.read_text(log, dml.jvm.path(log.logPath(), f"{version:020d}.json")) or "")
+
+    return read
