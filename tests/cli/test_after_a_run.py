@@ -156,7 +156,7 @@ def test_an_operator_accepts_the_loss_of_missing_requests(left: Left, tmp_path: 
             assert "lakegate requests accept-loss Gone --reason" in refused.err + refused.out
         before = state_of(root / "table")
         nobody = lakegate("requests", "accept-loss", "Nobody", "--reason", "a slip", "--spec", root)
-        assert (nobody.code, "no requests of a stream 'Nobody' stand" in nobody.err) == (2, True)
+        assert (nobody.code, "no active requests of a stream 'Nobody' exist" in nobody.err) == (2, True)
         assert state_of(root / "table") == before
         said = of(root, "requests", "accept-loss", "Gone", "--reason", "as agreed").json
         assert said == {"format": 1, "stream": "Gone", "table": str(root / "table")}

@@ -64,7 +64,7 @@ class Raced(DeltaTableLog):
     earlier: Callable[[], object]
 
     def _commit(self, *args: Any) -> Any:
-        self.winner()
+        self.earlier()
         return super()._commit(*args)
 
 
@@ -83,8 +83,8 @@ class FaultyLog(DeltaTableLog):
                 return getattr(jvm, name)
 
             def commit(self, *args: Any, **named: Any) -> Any:
-                if outer.winner is not None:
-                    outer.winner()
+                if outer.earlier is not None:
+                    outer.earlier()
                 if outer.is_made:
                     jvm.commit(*args, **named)
                 raise outer.error
@@ -242,7 +242,7 @@ def test_an_entry_waits_for_no_entry_of_another_table(session: SparkSession, tmp
     tables = [make_table(session, tmp_path / name) for name in ("a", "b")]
     raced = Raced(session)
     both = threading.Barrier(2, timeout=60)
-    raced.winner = both.wait
+    raced.earlier = both.wait
     with ThreadPoolExecutor(2) as pool:
         replies = pool.map(lambda table: raced.commit_entry(table, Version(0), raised(1), ENTRY), tables)
         assert list(replies) == ["done", "done"]
@@ -273,7 +273,7 @@ def test_an_entry_commit_that_lost_its_version_leaves_nothing(
         "several": lambda: [foreign_commit(table, txn("x", i)) for i in range(3)],
     }
     raced = Raced(session)
-    raced.winner = winners[earlier]
+    raced.earlier = winners[earlier]
     assert raced.commit_entry(table, Version(1), raised(2, 0), ENTRY) == "stale"
     assert raced.head(table) == (4 if earlier == "several" else 2)
     assert LOCK not in raced.read_tokens(table).tokens
@@ -303,7 +303,7 @@ def test_a_lost_request_is_no_success(session: SparkSession, tmp_path: Path, err
     faulty = FaultyLog(session)
     faulty.is_made, faulty.error = False, error
     assert faulty.commit_entry(table, Version(0), raised(2), ENTRY) == "unknown"
-    faulty.winner = lambda: foreign_commit(table, txn("x", 1))
+    faulty.earlier = lambda: foreign_commit(table, txn("x", 1))
     assert faulty.commit_entry(table, Version(0), raised(2), ENTRY) == "stale"
 
 
@@ -312,7 +312,7 @@ def test_an_entry_commit_is_a_compare_and_set_in_every_thread(session: SparkSess
     """A thread's own active session, whose settings would have the commit rebased, is not used, and stays active."""
     table = make_table(session, tmp_path / "t")
     raced = Raced(session)
-    raced.winner = lambda: foreign_commit(table, txn("x", 1))
+    raced.earlier = lambda: foreign_commit(table, txn("x", 1))
     sessions = Jvm(session).root.org.apache.spark.sql.classic.SparkSession
     found: list[object] = []
 

@@ -335,7 +335,7 @@ def test_a_restore_that_loses_says_to_whom(session: SparkSession, table: TableLo
     error = losing(session, table, lambda own: lakegate.DeltaTable.forPath(own, str(table)).restoreToVersion(0))
     assert conflict_name(error) is not None
     assert said(error) == (
-        "lakegate: another commit (WRITE, user metadata by hand) came first, and stock Delta does not have this statement follow "
+        "lakegate: another commit (WRITE, user metadata by hand) came first, and stock Delta cannot rebase this statement on "
         "it; nothing of it was written. Run it again, or in a turn, which nobody else commits in"
     )
     assert len(log_of(table)) == len(before) + 1

@@ -49,11 +49,11 @@ def test_a_session_that_would_commit_or_plan_in_another_way_is_refused(asked: As
     other = asked.ask("session_with", "dynamodb", {})
     assert "another store of commits for S3; nothing was changed" in other
     assert f"log_store={CLASSES['conditional']} wanted={CLASSES['dynamodb']}" in other
-    assert "can each plan a batch" in asked.ask("session_with", "auto", {CHECKPOINTS_KEY: SPARKS_OWN})
+    assert "can plan the same batch differently" in asked.ask("session_with", "auto", {CHECKPOINTS_KEY: SPARKS_OWN})
     assert "a VACUUM on S3 is no commit" in asked.ask("session_with", "auto", {VACUUM_KEY: "false"})
     assert asked.ask("own_settings", {}) == ["fit", "fit"]
     for said in asked.ask("own_settings", {CHECKPOINTS_KEY: SPARKS_OWN}):
-        assert "can each plan a batch" in said
+        assert "can plan the same batch differently" in said
         assert f"found={SPARKS_OWN}" in said
     assert "a VACUUM on S3 is no commit" in asked.ask("own_settings", {VACUUM_KEY: "false"})[0]
 

@@ -203,7 +203,7 @@ def test_missing_columns_and_keys_are_reported(request: pytest.FixtureRequest) -
     apply(database, extended, on_schema_change="ignore")
     assert found(database) == [(1, "a", None)]
     database.execute("DROP TABLE t", "CREATE TABLE t (id int, uk text, b text)")
-    with pytest.raises(InvalidRequest, match="a transaction of 1 rows is for a table with a key"):
+    with pytest.raises(InvalidRequest, match="a transaction of 1 rows needs a target table with a key"):
         apply(database, Rows([put(1, "a")]))
 
 
