@@ -98,6 +98,7 @@ def test_a_backlog_gives_the_turn_to_others_after_its_limit(spark: SparkSession,
     assert [row.epoch for row in rows] == list(range(1024, 1028))
 
 
+@pytest.mark.slow
 def test_turns_go_on_above_every_epoch_when_the_lock_database_is_deleted(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing is written twice, and the new record starts far above what the table has seen."""
     make_folders(tmp_path)
@@ -429,6 +430,7 @@ def test_a_second_write_needs_a_step(written: Written) -> None:
     assert ids(written.spark, written.root) == [*range(20), *range(110, 120)]
 
 
+@pytest.mark.slow
 def test_a_write_after_a_step_without_one_is_refused(written: Written) -> None:
     """Its number would be below the step's, and Delta would skip it in silence."""
     drop(written.root / "in", "own", 0, people(0, 10))

@@ -76,6 +76,7 @@ def rows(session: SparkSession, root: Path) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.selectExpr("id", "v", "double", "unix_micros(at) % 1000000").collect())
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(1200)
 def test_what_was_set_aside_is_listed_corrected_and_sent_again_once(
     session: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch

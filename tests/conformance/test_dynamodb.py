@@ -295,7 +295,7 @@ def test_a_table_that_is_missing_is_made_only_where_that_is_asked_for(
 ) -> None:
     """By several at once, too; the data of another table, or of another region, are another coordinator."""
     for region in (REGION, "eu-west-1"):
-        with pytest.raises(InvalidRequest, match=r"no such table.*create=true"):
+        with pytest.raises(InvalidRequest, match=r"the table does not exist.*create=true"):
             handles(create=False, region=region)
     ids: list[str] = []
     threads = [threading.Thread(target=lambda: ids.append(handles().coordinator_id())) for _ in range(4)]
@@ -317,9 +317,9 @@ def test_a_deleted_table_is_reported_and_a_new_one_is_a_new_coordinator(
     client = boto3.client("dynamodb", **aws.client_options())
     client.delete_table(TableName=place.table)
     for call in (lambda: store.read(LOCK), lambda: store.compare_and_set(LOCK, begin_record(LOCK, Epoch(6)), 1)):
-        with pytest.raises(InvalidRequest, match="no such table"):
+        with pytest.raises(InvalidRequest, match="the table does not exist"):
             call()
-    with pytest.raises(Unavailable, match="no such table"):
+    with pytest.raises(Unavailable, match="the table does not exist"):
         session.heartbeat()
     assert handles().coordinator_id() != before
     assert store.read(LOCK).record is None

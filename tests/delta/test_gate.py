@@ -312,6 +312,7 @@ def test_a_commit_that_was_held_at_the_gate_follows_those_that_went_before(
     assert ids(session, governed) == expected
 
 
+@pytest.mark.slow
 def test_without_being_governed_a_table_refuses_jobs_alone(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
@@ -546,6 +547,7 @@ def test_a_driver_that_was_killed_with_a_reservation_blocks_no_writer(
     assert 20 in ids(session, table)
 
 
+@pytest.mark.slow
 def test_a_silent_driver_of_another_machine_blocks_no_writer_for_long(
     session: SparkSession, table: TableLocation
 ) -> None:

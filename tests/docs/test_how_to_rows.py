@@ -15,6 +15,7 @@ PAGES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_what_the_page_says_is_so(
     page: str, session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

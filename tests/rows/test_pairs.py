@@ -455,6 +455,7 @@ def odd_table(session: SparkSession, path: Path) -> Path:
 # -------------------------------------------------------------------------------------------------- what stock Delta does
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rival", ["DELETE", "UPDATE", "INSERT", "OPTIMIZE"])
 def test_the_stock_statement_fails_where_ours_does_not(
     lake: Lake, session: SparkSession, tmp_path: Path, rival: str

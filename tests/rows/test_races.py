@@ -354,6 +354,7 @@ LONG = ("it follows changes of its own rows",)
 """What pairs of statements that widen nothing show as well."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.matrix] if name in LONG else []) for name in EVOLVING]
 )

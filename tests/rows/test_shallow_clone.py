@@ -112,6 +112,7 @@ def test_a_scratch_log_is_recognized_from_memory(session: SparkSession, tmp_path
     assert jvm.delta_log(str(folder)).unsafeVolatileSnapshot().version() == -1
 
 
+@pytest.mark.slow
 def test_small_files_are_read_once(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not again for the next statement, and none that was written here."""
     table, read = make_table(session, tmp_path / "t", enableDeletionVectors="true"), list[str]()
@@ -213,6 +214,7 @@ def test_a_merge_is_executed_again_on_what_came_alone(
         assert images == Counter([(kind, id_) for kind in kinds for id_ in (0, 10)] + [("delete", 1), ("delete", 11)])
 
 
+@pytest.mark.slow
 def test_a_merge_whose_rows_were_changed_is_executed_again_where_they_are(
     session: SparkSession, tmp_path: Path
 ) -> None:

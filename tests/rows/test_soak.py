@@ -255,6 +255,7 @@ def test_the_labels_are_what_the_serial_orders_say() -> None:
         assert is_some == history.is_serializable, history.id
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("history", "translation"),

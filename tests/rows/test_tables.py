@@ -249,7 +249,7 @@ def original(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.matrix) for name in RACES]
 )

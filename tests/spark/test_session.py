@@ -240,7 +240,7 @@ print("rows", spark.read.format("delta").load(sys.argv[1]).count())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.spark
 def test_two_drivers_start_at_once_on_an_empty_cache(tmp_path: Path, jars_from: JarSources) -> None:
     """Both fill the cache, and both write Delta."""

@@ -73,6 +73,7 @@ def lake(session: SparkSession, tmp_path: Path) -> Lake:
     return Lake(session, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_file_of_any_age_is_read(lake: Lake) -> None:
     """Copies that keep their times come with times of long ago: rows are brought, and an erasure is carried out."""
     streams = {"source": lg.files("in")}, {"source": lg.files("del"), "match": {"id": "id"}}
@@ -153,6 +154,7 @@ def test_partition_folders_give_a_column_and_lose_no_file_next_to_them(lake: Lak
     }
 
 
+@pytest.mark.slow
 def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
     """A column, and a field of a struct, of any file: with `add` in the table; with `ignore`, or a stated schema, reported."""
     add = {"name": "Add", "source": lg.files(f"{lake.root}/in"), "on_new_column": "add"}
@@ -472,6 +474,7 @@ def test_what_a_line_of_json_holds_is_read_or_refused_or_named(lake: Lake) -> No
     assert named == ["ID", "city", "list.l", "n.y"]
 
 
+@pytest.mark.slow
 def test_files_of_json_that_are_not_lines_are_read_record_by_record(lake: Lake) -> None:
     """With `multiLine` Spark reads the first value of a file and drops the others; a file that cannot be decoded is named."""
     lake.put("many/1.parquet").unlink()

@@ -104,6 +104,7 @@ def test_a_record_that_lacks_columns_is_tested_as_it_is_written(session: SparkSe
     assert letters(b, "In") == {"file0#0": "violates the constraint even"}
 
 
+@pytest.mark.slow
 def test_a_policy_that_stops_names_the_rule(session: SparkSession, tmp_path: Path) -> None:
     """The exit code is that of a wrong input, and the message has the rule, the place, and no value."""
     mut = mutate(match={"id": "id"}, set_={"v": "v"}, applies_to="arrived")
@@ -173,7 +174,7 @@ def test_a_record_that_a_standing_request_makes_bad_is_set_aside(session: SparkS
     assert any("stay as others wrote them" in e.text for e in b.gathered.events if isinstance(e, Noticed))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: SparkSession, tmp_path: Path) -> None:
     """A function of the user with a UDF, and UDFs in expressions; before its turn or in it; one that raises for all stops.
 

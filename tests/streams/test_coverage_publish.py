@@ -152,6 +152,7 @@ def kept_up_in(b: Bench, kind: AppendStream, step: str) -> Callable[[str], None]
     return lambda name: kind.keep_up(before=()) if name == step else None
 
 
+@pytest.mark.matrix
 def test_rows_are_ready_when_the_turn_of_requests_ends(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

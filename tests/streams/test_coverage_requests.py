@@ -110,6 +110,7 @@ def test_persons_are_erased_from_rows_that_changed_meanwhile(
     assert persons(b) == {"2": "q", "3": "c"}
 
 
+@pytest.mark.matrix
 def test_only_what_others_may_have_changed_is_decided_again(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +246,7 @@ def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path
     assert persons(b) == {"2": "p"}
 
 
+@pytest.mark.matrix
 def test_a_change_that_was_rebased_before_the_turn_is_only_put_in_it(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

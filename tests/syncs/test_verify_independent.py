@@ -208,6 +208,7 @@ def test_a_quarantined_row_is_named_as_such(tmp_path: Path) -> None:
     assert "(quarantined)" in sync(tmp_path, "verify").out
 
 
+@pytest.mark.slow
 def test_the_sources_own_database_is_compared_as_a_whole(tmp_path: Path) -> None:
     """By its address: also rows older than the changes, tables that no record names, and columns of one side alone."""
     source = tmp_path / "source.db"
@@ -244,6 +245,7 @@ def test_the_sources_own_database_is_compared_as_a_whole(tmp_path: Path) -> None
     assert sync(tmp_path, "verify").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.mariadb
 def test_a_source_of_another_kind_is_compared_in_the_targets_types(tmp_path: Path, postgres: str, mariadb: str) -> None:

@@ -163,7 +163,7 @@ def test_waiters_outlive_a_restart_of_the_server(world: World, node: ZookeeperNo
     world.check_no_ghost()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_turns_go_on_after_the_server_was_away_for_longer_than_a_lease(world: World, node: ZookeeperNode) -> None:
     """The holder gives its current turn up in time; an absent server grants none."""
     holder = world.start("holder", turns=1, lines=200, pause_s=0.05)
