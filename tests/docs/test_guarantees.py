@@ -46,6 +46,25 @@ def test_every_promise_names_a_test_and_its_limits(promise: str) -> None:
     assert "**Limits.**" in promise
 
 
+def is_in_make_test(path: str, name: str) -> bool:
+    """Whether a test, or the first of its cases, carries neither of the marks of the larger sizes."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    marks = [node.value for node in tree.body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node)]
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+    own = [mark for node in found for mark in node.decorator_list if not isinstance(mark, ast.Call)]
+    return bool(found) and not {"slow", "matrix"} & {
+        word for mark in marks + own for word in re.findall(r"\w+", ast.unparse(mark))
+    }
+
+
+@pytest.mark.parametrize("promise", [one for one in PROMISES if one[0].isdigit()], ids=lambda one: one.splitlines()[0])
+def test_every_promise_is_tested_by_make_test(promise: str) -> None:
+    """What a newcomer runs meets each promise once."""
+    assert [
+        path for path, *names in NAMED.findall(promise) if is_in_make_test(path, [name for name in names if name][-1])
+    ]
+
+
 def test_every_decision_names_the_test_that_keeps_it() -> None:
     """A decision that nothing keeps is a wish."""
     for page in sorted((DOCS / "decisions").glob("[0-9]*.md")):
