@@ -158,9 +158,9 @@ class Bench:
             case Append():
                 return AppendStream(spec, self.table, self.context())
             case Mutate():
-                from lakegate.streams.requests.mutate import MutateStream
+                from lakegate.streams.requests.stream import RequestStream
 
-                return MutateStream(spec, self.context())
+                return RequestStream(spec, self.context())
             case Erase():
                 from lakegate.streams.requests.erase import EraseStream
 

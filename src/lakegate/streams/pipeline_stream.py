@@ -25,8 +25,8 @@ from lakegate.streams.interfaces import StreamContext, StreamKind
 from lakegate.streams.isolating import may_be_of_a_row, without_raising
 from lakegate.streams.maintenance.stream import MaintainStream
 from lakegate.streams.requests.erase import EraseStream
-from lakegate.streams.requests.mutate import MutateStream
 from lakegate.streams.requests.standing import RequestTables
+from lakegate.streams.requests.stream import RequestStream
 from lakegate.telemetry.events import LeftOut, Noticed
 from lakegate.turns.protocol.fencing import PREFIX, lock_token
 from lakegate.turns.turn import HeldTurn
@@ -264,7 +264,7 @@ def kind_of(spec: StreamSpec, table: TableSpec, context: StreamContext) -> Strea
         case Append():
             return AppendStream(spec, table, context)
         case Mutate():
-            return MutateStream(spec, context)
+            return RequestStream(spec, context)
         case Erase():
             return EraseStream(spec, context)
         case Maintain():

@@ -91,7 +91,7 @@ class KeptOfErased(Protocol):
 
 
 class RequestStream:
-    """A `mutate` or `erase` stream."""
+    """A mutate stream: updates and deletes by request (rules M1 to M8 of docs/explanation/requests.md); `EraseStream` extends it."""
 
     def __init__(self, spec: StreamSpec, context: StreamContext) -> None:
         kind = spec.kind
