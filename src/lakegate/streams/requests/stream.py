@@ -91,7 +91,7 @@ class KeptOfErased(Protocol):
 
 
 class RequestStream:
-    """A mutate stream: updates and deletes by request (rules M1 to M8 of docs/explanation/requests.md); `EraseStream` extends it."""
+    """A mutate stream: updates and deletes by request (rules M1 to M8 of requests.md in the docs); `EraseStream` adds to it."""
 
     def __init__(self, spec: StreamSpec, context: StreamContext) -> None:
         kind = spec.kind
