@@ -6,7 +6,8 @@ skip a failure.
 
 Tests have three sizes. `make test` runs each promise once; `make test-all` adds the tests marked `slow`; `make matrix` runs
 those marked `matrix` (LAKEGATE_MATRIX=1). Of a test with several cases that needs Spark or a server, `make test` runs the first
-case, `make test-all` all of them, or the first two if they need Spark; `every_case` takes a test out of this rule.
+case; `make test-all` runs the others if they need a server, and `make matrix` if they need Spark; `every_case` takes a test out of
+this rule.
 """
 
 from __future__ import annotations
@@ -164,10 +165,6 @@ def _place(item: pytest.Item) -> tuple[str, tuple[int, ...]]:
     return item.nodeid.split("[")[0], () if callspec is None else tuple(callspec.indices.values())
 
 
-SPARK_CASES_MAX = 2
-"""How many cases of one test on Spark `make test-all` runs; `make matrix` runs the others."""
-
-
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test by the fixtures that it asks for and by its size; deselect `matrix` unless it is wanted."""
@@ -180,7 +177,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not marks & {"every_case", "matrix"} and marks & LACKS.keys():
             one = item.path, item.nodeid.split("[")[0] + " without caches" * ("without caches" in item.nodeid)
             cases[one] += 1
-            if cases[one] > SPARK_CASES_MAX and "spark" in marks:
+            if cases[one] > 1 and "spark" in marks:
                 item.add_marker("matrix")
             elif cases[one] > 1:
                 item.add_marker("slow")
