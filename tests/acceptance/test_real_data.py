@@ -156,6 +156,7 @@ def test_requests_that_come_before_their_rows_give_the_same_table(
     assert dict(content(spark, tmp_path)) == source.answer()
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_records_that_come_again_in_other_files_are_kept_once(
     spark: SparkSession, engagement_data: Path, tmp_path: Path

@@ -209,6 +209,7 @@ def test_a_storage_that_cannot_be_written(tmp_path: Path) -> None:
         tmp_path.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_no_java(tmp_path: Path) -> None:
     """The lines to install it, and exit 7; in a process of its own, as this one may have a JVM."""
     pipeline(tmp_path)

@@ -152,6 +152,7 @@ def test_a_stock_commit_without_the_token_is_refused(own: Own) -> None:
     assert ids(spark, own.table) == [1, 2, 5]
 
 
+@pytest.mark.slow
 def test_a_table_that_no_lock_governs_is_left_alone(own: Own, tmp_path: Path) -> None:
     """The function writes it with any session, in its turn on another one; it is at least once."""
     free = make_table(own.spark, tmp_path / "free")

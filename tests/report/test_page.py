@@ -279,6 +279,7 @@ def test_names_that_look_like_markup_are_shown_as_they_are(open_report: Callable
     assert report.page.locator("img").count() == 0
 
 
+@pytest.mark.slow
 def test_ten_thousand_turns_can_be_used(open_report: Callable[..., Opened]) -> None:
     """All are there; at full width those that would cover one another are left out, and zooming in brings them back."""
     report = open_report(replace(sample(9, turns=10_000, unusual_share=0.03, is_compared=False), commits=()))

@@ -25,6 +25,7 @@ from tests.delta.delta_tables import foreign_commit, make_table, txn
 from tests.delta.test_idempotent_writes import wait_until, waits_for
 
 
+@pytest.mark.slow
 def test_a_statement_keeps_its_snapshot_s_state_cached_while_others_commit(
     session: SparkSession, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def test_files_of_more_bytes_than_the_budget_are_not_looked_into(session: SparkS
     assert rows(session, made) == Counter([(1, 121), (3, 3), (7, 7), (8, 8), (9, 9)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "level"),
     [pytest.param(POSITIONS_MAX, 2, marks=pytest.mark.matrix), (POSITIONS_MAX + 1, 3)],

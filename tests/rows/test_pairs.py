@@ -262,6 +262,7 @@ def test_a_statement_rebases_onto_a_chain_of_commits(lake: Lake, name: str) -> N
 # ------------------------------------------------------------------------------------------- what no single pair shows
 
 
+@pytest.mark.slow
 def test_a_statement_that_reads_its_own_table_sees_what_was_committed_meanwhile(lake: Lake) -> None:
     """Two that each take one row away as long as seven are left: the second one finds six (write skew)."""
     path = lake.copy(PLAIN, lake.first(PLAIN).path)

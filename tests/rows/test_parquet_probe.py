@@ -63,6 +63,7 @@ def holds(jvm: Jvm, folder: Path, file: dict[str, Any], condition: Condition, po
     return parquet_probe.may_have(files, condition, file, COLUMNS, positions)
 
 
+@pytest.mark.slow
 def test_few_rows_of_a_large_file_are_read_by_their_columns(jvm: CountingJvm, tmp_path: Path) -> None:
     """Rows at positions in any row group are distinguished by their values; only a part of the file is read."""
     file = write(tmp_path, ROWS)

@@ -37,6 +37,7 @@ def scratch_log(folder: Path, *, age_s: float) -> Path:
     return log
 
 
+@pytest.mark.slow
 def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: SparkSession, tmp_path: Path) -> None:
     """The first statement that needs one has those of a day ago looked for; what they wrote is left to VACUUM.
 
@@ -87,6 +88,7 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     assert not any(Path(path).name in gate for gate in known)
 
 
+@pytest.mark.slow
 def test_a_scratch_log_is_recognized_from_memory(session: SparkSession, tmp_path: Path) -> None:
     """Delta lists a log several times for a statement; its commit is on disk, too, as Spark reads commits past the log store."""
     table, jvm = make_table(session, tmp_path / "t"), Jvm(session)
@@ -182,6 +184,7 @@ def test_vectors_below_folders_of_random_names_are_found(session: SparkSession, 
     assert found == dict.fromkeys([3, 4, 5, 7, 8], "a!")
 
 
+@pytest.mark.slow
 @pytest.mark.also_without_caches
 @pytest.mark.parametrize(("has_vectors", "feed"), [("true", "false"), ("false", "true")])
 def test_a_merge_is_executed_again_on_what_came_alone(
@@ -235,6 +238,7 @@ def test_a_merge_whose_rows_were_changed_is_executed_again_where_they_are(
     assert found == {0: "am", 3: "other", 4: "a", 5: "other"}
 
 
+@pytest.mark.slow
 def test_a_merge_that_adds_a_column_is_not_divided(session: SparkSession, tmp_path: Path) -> None:
     """By the session's setting, of which its clauses say nothing: its commit defines the table, and is computed as a whole."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")

@@ -38,6 +38,7 @@ def follow(session: SparkSession, ours: str, earlier: str) -> Result:
     return publisher(session).finish(staged)
 
 
+@pytest.mark.slow
 def test_an_optimize_that_lost_its_version_returns_what_stock_does(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_two_topics_feed_two_streams_of_one_table(spark: SparkSession, kafka_ser
     assert ids(spark, tmp_path) == [id_ for id_ in range(110) if id_ % 5 != 3]
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_bad_record_is_named_by_topic_partition_and_offset(
     spark: SparkSession, kafka_servers: str, tmp_path: Path
@@ -91,6 +92,7 @@ def test_a_bad_record_is_named_by_topic_partition_and_offset(
     assert f"{topic}.records/0/2" in str(letters[0])
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_what_a_topic_holds_is_read_or_refused_or_named(
     spark: SparkSession, kafka_servers: str, tmp_path: Path

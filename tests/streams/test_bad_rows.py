@@ -94,6 +94,7 @@ def test_each_rule_of_a_table_sets_one_record_aside(session: SparkSession, tmp_p
     assert (result.rows_written, result.dead_letters) == (2, len(wanted))
 
 
+@pytest.mark.slow
 def test_a_record_that_lacks_columns_is_tested_as_it_is_written(session: SparkSession, tmp_path: Path) -> None:
     """A CHECK on generated columns, defaults and columns without a value, as Delta fills them."""
     checks = {"even": "twice > 2", "sized": "size = 1", "unsaid": "v IS NULL OR v > 0"}

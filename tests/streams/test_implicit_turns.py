@@ -35,6 +35,7 @@ def refusing(session: SparkSession) -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.mark.slow
 def test_a_commit_without_a_turn_is_refused_by_the_note_next_to_the_table(
     refusing: SparkSession, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_optimize_follows_writers_that_take_no_turns(session: SparkSession, tmp_
     assert (said.user_metadata or {})["step"] == "optimize"
 
 
+@pytest.mark.slow
 def test_vacuum_leaves_what_a_slow_statement_has_written(session: SparkSession, tmp_path: Path) -> None:
     """A statement that was computed before the maintenance, and is put after it, finds its files."""
     b = bench(session, tmp_path, Maintain(optimize=True, vacuum_older_than_ms=WEEK_MS))
@@ -145,6 +146,7 @@ def test_vacuum_leaves_what_a_slow_statement_has_written(session: SparkSession, 
     assert sorted(b.rows("id", "v")) == sorted((i, "b" if i < 5 else "a") for i in range(30))
 
 
+@pytest.mark.slow
 def test_vacuum_deletes_what_the_table_has_not_had_for_so_long(session: SparkSession, tmp_path: Path) -> None:
     """With the table's own consent to a second, files that OPTIMIZE replaced are gone after it."""
     b = bench(session, tmp_path, Maintain(optimize=True, vacuum_older_than_ms=1_000), **KEPT_A_SECOND)
@@ -211,6 +213,7 @@ def test_check_tells_what_a_run_would_refuse(session: SparkSession, tmp_path: Pa
     assert "20d or more" in told["streams.Up.maintain.vacuum_older_than"]
 
 
+@pytest.mark.slow
 def test_a_pipeline_with_maintenance_comes_to_an_end(session: SparkSession, tmp_path: Path) -> None:
     """Until idle: the append's rows are compacted, both are idle at one version; the turns are in the ledger and agree with
     the log; a second run finds nothing to do."""

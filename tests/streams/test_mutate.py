@@ -238,6 +238,7 @@ def test_a_sweep_that_ended_between_its_steps_moves_no_row_twice(
 STEPS = ["store", "apply", "settle"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "applies_to"), [*[(step, "arrived_and_later") for step in STEPS], ("apply", "arrived")]
 )
@@ -357,6 +358,7 @@ def test_a_batch_cut_anywhere_gives_the_same_table(session: SparkSession, tmp_pa
     assert persons(b) == {f"{cut} {id_}": f"{cut}.{person}" for cut in cuts for id_, person in expected.items()}
 
 
+@pytest.mark.slow
 def test_a_changed_match_is_refused(session: SparkSession, tmp_path: Path) -> None:
     """Requests that were stored for other columns are not mixed with new ones; a column that is not there is named."""
     b = bench(session, tmp_path)

@@ -161,6 +161,7 @@ def test_case_43_a_table_that_is_locked_as_a_whole(request: Request) -> None:
     assert found(database) == [(1, "x")]
 
 
+@pytest.mark.slow
 @every
 def test_case_44_hot_rows_and_large_components(kind: str, request: Request) -> None:
     """Many updates of one row are one write; a ring of thousands is applied at once."""
