@@ -116,11 +116,7 @@ def faults(path: Path) -> list[str]:
 def main(paths: list[str]) -> int:
     """Prints the faults of the files below these paths; returns 1 if there is one."""
     files = [file for path in map(Path, paths) for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
-    read = [
-        file
-        for file in files
-        if file.suffix in (".py", ".md") and file.resolve() != Path(__file__) and file.name != "test_words.py"
-    ]
+    read = [file for file in files if file.suffix in (".py", ".md") and file.name not in OWN]
     found = [fault for file in read for fault in faults(file)]
     print("\n".join(found) or "words: no fault")
     return 1 if found else 0

@@ -46,7 +46,7 @@ def parse(text: str, kinds: Iterable[str] = ()) -> tuple[Action, ...]:
     Raises:
         Corrupt: A line has no action.
     """
-    found, wanted = [], {f'"{kind}"': kind for kind in kinds}
+    found, wanted = [], {f'"{kind}"' for kind in kinds}
     # Not splitlines(): strings in JSON may hold other line separators of Unicode.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or (wanted and not any(quoted in line[:KIND_WIDTH] for quoted in wanted)):

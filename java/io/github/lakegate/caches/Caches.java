@@ -7,8 +7,8 @@ import scala.Option;
 /**
  * The switch of this package, whose other classes reach into parts of Delta that may change with each of its releases.
  *
- * <p>Off, none of them is loaded or does anything: Delta does all the work itself, and commits and statements are slower. The
- * setting is `spark.lakegate.deltaCaches`; see `check_jvm` in jvm.py.
+ * <p>Off, the others keep and replace nothing, and those that extend Delta's classes are not loaded: Delta does all the work itself,
+ * and commits and statements are slower. The setting is `spark.lakegate.deltaCaches`; see `check_jvm` in jvm.py.
  */
 public final class Caches {
   private static volatile boolean isOn = true;
