@@ -41,7 +41,7 @@ from harness.tables import (
 from lakegate.delta.actions import FileChange
 from lakegate.delta.idempotent_writes import DELTA_CONFLICTS, confs
 from lakegate.ids import TableLocation
-from lakegate.rows.execution import publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.row_reader import TableRows
 from lakegate.rows.small_file_cache import Remembered
 from lakegate.rows.sql import statement

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from lakegate.delta.actions import Captured, Changes, FileChange
 from lakegate.ids import TableLocation, Version
+from lakegate.rows.committer import publisher
 from lakegate.rows.conflict.commit_protocol import Followed, Speculation
-from lakegate.rows.execution import announced, coming
-from lakegate.rows.transaction import Run
+from lakegate.rows.execution import Execution
 from lakegate.streams.requests.apply import TargetRows
 from lakegate.streams.requests.precompute import Change, Looked
 from lakegate.streams.requests.resolver import RequestReader
@@ -65,7 +65,7 @@ def b(session: SparkSession, tmp_path: Path) -> Bench:
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records statements that are executed, read or matched."""
     done: list[str] = []
-    for owner, name in ((Run, "_execute"), (Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
+    for owner, name in ((Execution, "run"), (Execution, "run_on"), (RequestReader, "read"), (TargetRows, "meet")):
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
     return done
 
@@ -95,10 +95,10 @@ def test_requests_rebase_onto_an_append_before_it_is_put(
     """The requests' changes to its rows are computed while they wait, and only put in their turn."""
     waiting = Waiting(b, *said, rows=rows)
     waiting.requests.keep_up(before=BEFORE)
-    followed = done.count("_execute_on")
+    followed = done.count("run_on")
     assert followed == ("d" in rows[0] and "d>q" in said)
     waiting.requests.keep_up(before=BEFORE)
-    assert done.count("_execute_on") == followed, "once is enough"
+    assert done.count("run_on") == followed, "once is enough"
     waiting.append()
     done.clear()
     assert tuple(waiting.mutate().values()) == counts
@@ -118,7 +118,7 @@ def test_a_commit_that_was_rebased_onto_ahead_is_adopted_when_it_is_put(b: Bench
     assert done == []
     foreign(b, ("8", "b", "b"))
     waiting.requests.keep_up(before=())
-    assert done.count("_execute_on") == 1
+    assert done.count("run_on") == 1
     done.clear()
     assert sum(count or 0 for count in waiting.mutate().values()) == 4
     assert done == []
@@ -154,17 +154,18 @@ def test_an_append_that_requests_rebased_onto_may_not_come(b: Bench, session: Sp
         left |= {"9": "p"} | ({"8": "q"} if instead == "also" else {})
     waiting.mutate()
     assert persons(b) == left
-    assert coming(session, b.target) == ({} if instead in ("also", "changed") else coming(session, b.target, BEFORE))
+    pending = publisher(session).pending_appends
+    assert pending.adds(b.target) == ({} if instead in ("also", "changed") else pending.adds(b.target, BEFORE))
 
 
 def test_an_append_is_withdrawn_when_its_turn_has_ended(b: Bench, session: SparkSession) -> None:
     """For each way in which a turn may end."""
     waiting = Waiting(b, "a>p", rows=("9:a",))
-    assert len(coming(session, b.target)) == 1
-    assert coming(session, b.target, ["Other"]) == {}
+    assert len(publisher(session).pending_appends.adds(b.target)) == 1
+    assert publisher(session).pending_appends.adds(b.target, ["Other"]) == {}
     with pytest.raises(Crash):
         waiting.append(crash_after=frozenset({"append"}))
-    assert coming(session, b.target) == {}
+    assert publisher(session).pending_appends.adds(b.target) == {}
 
 
 @pytest.mark.matrix
@@ -186,7 +187,7 @@ def test_tables_of_every_kind(session: SparkSession, tmp_path: Path, properties:
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
     waiting = Waiting(b, "a>p", "d>q", rows=("8:d", "9:a", "7:u"))
-    assert bool(coming(session, b.target)) == ("delta.enableRowTracking" not in properties)
+    assert bool(publisher(session).pending_appends.adds(b.target)) == ("delta.enableRowTracking" not in properties)
     waiting.requests.keep_up(before=BEFORE)
     waiting.append()
     assert list(waiting.mutate().values()) == [2, 1]
@@ -247,7 +248,7 @@ def test_written_erasures_are_treated_as_active(b: Bench, done: list[str], when:
     done.clear()
     erasing.mutate()
     assert "read" not in done
-    assert "_execute" not in done
+    assert "run" not in done
     assert persons(b) == {"2": "q", "3": "c"}
 
 
@@ -262,7 +263,7 @@ def test_erasures_are_announced_before_it_is_known_what_they_do(
 
     def meanwhile(*given: Any) -> Any:
         monkeypatch.setattr(TargetRows, "stage", stage)
-        wait_until(lambda: announced(session, location, "TTL") is not None)
+        wait_until(lambda: publisher(session).pending_appends.of(location, "TTL") is not None)
         erasing.mutations.stage(erasing.requests, 1, before=ERASURES)
         return stage(*given)
 
@@ -302,18 +303,18 @@ def test_written_erasures_are_withdrawn_when_they_are_stored(b: Bench, session: 
     location = TableLocation(f"{b.root}/_lakegate/requests/TTL")
     erasing, seen = Erasing(b, "p"), []
     erasing.announce()
-    told = announced(session, location, "TTL")
+    told = publisher(session).pending_appends.of(location, "TTL")
     assert told is not None
     assert (told.batch, len(told.adds)) == (1, 1)
     with pytest.raises(Crash):
         erasing.erase(
-            between=lambda step: seen.append((step, announced(session, location, "TTL"))),
+            between=lambda step: seen.append((step, publisher(session).pending_appends.of(location, "TTL"))),
             crash_after=frozenset({"apply"}),
         )
     assert dict(seen) == {"store": told, "apply": None}
     later = Erasing(b, "q", batch=2)
     later.announce()
-    assert announced(session, location, "TTL") is None, "what an earlier run has stored comes first"
+    assert publisher(session).pending_appends.of(location, "TTL") is None, "what an earlier run has stored comes first"
 
 
 @pytest.mark.matrix
@@ -343,7 +344,7 @@ def test_outcomes_of_requests_are_written_concurrently_with_their_change(
                 foreign(b, row)
 
         kind.run_batch(b.turn("Mut", batch, between=come), frame, batch)
-        assert ("_execute" in done) == (row is not None)
+        assert ("run" in done) == (row is not None)
         (said,) = [one for one in b.request_rows("Mut") if one.batch == batch]
         change, settled = (json.loads(commit_paths(location)[-1].read_text().splitlines()[0]) for location in locations)
         tested = change["commitInfo"]["readVersion"]

@@ -15,7 +15,7 @@ import lakegate
 from lakegate.config import Erase
 from lakegate.errors import InvalidRequest
 from lakegate.ids import TableLocation
-from lakegate.rows.transaction import Run
+from lakegate.rows.execution import Execution
 from lakegate.streams.pipeline_stream import StreamWork
 from lakegate.streams.requests.apply import TargetRows
 from lakegate.streams.requests.resolver import RequestReader
@@ -268,7 +268,7 @@ def test_a_change_that_was_rebased_before_the_turn_is_only_put_in_it(
     kind.keep_up(before=())
     assert len(commit_paths(b.target)) == head
     done: list[str] = []
-    for owner, name in ((Run, "_execute"), (Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
+    for owner, name in ((Execution, "run"), (Execution, "run_on"), (RequestReader, "read"), (TargetRows, "meet")):
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
     told: list[StatementPublished] = []
     end = lakegate.on_statement(told.append)

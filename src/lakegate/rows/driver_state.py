@@ -15,7 +15,7 @@ from lakegate.delta.post_commit import Afterwards
 from lakegate.ids import TableLocation
 from lakegate.rows import shallow_clone
 from lakegate.rows.commit_queue import Line
-from lakegate.rows.pending_appends import Coming
+from lakegate.rows.pending_appends import PendingAppends
 from lakegate.rows.small_file_cache import Remembered
 
 
@@ -26,7 +26,7 @@ class Shared:
         self.jvm = commit.private(spark)
         self.gate = Gate(spark)
         self.afterwards = Afterwards()
-        self.coming = Coming()
+        self.pending_appends = PendingAppends()
         self.remembered = Remembered()
         self._lines: dict[str, Line] = {}
         self._swept_at_s: dict[str, float] = {}

@@ -9,8 +9,8 @@ from typing import Any
 
 from lakegate.rows.conflict.concurrency import OTHERS, outcome
 from lakegate.rows.conflict.read_set import Facts, Reads, Statement, classify
+from lakegate.rows.execution import ROW_IDS, VECTORS
 from lakegate.rows.statement import Dml
-from lakegate.rows.transaction import ROW_IDS, VECTORS
 
 READS = {
     Reads.NOTHING: "nothing of the table: it only appends",

@@ -265,6 +265,18 @@ def relocation(session: SparkSession, table: TableLocation, execute: Callable[[]
     return Dml(session=session, table=table, operation=Operation.OPTIMIZE, execute=in_one_commit)
 
 
+def appending(rows: DataFrame, table: TableLocation, options: Mapping[str, str] | None = None) -> Dml:
+    """Returns an INSERT of these rows; `options` are those of Delta's writer."""
+    writer = rows.write.format("delta").mode("append").options(**(options or {}))
+    session = rows.sparkSession
+    return Dml(session=session, table=table, operation=Operation.INSERT, execute=lambda: writer.save(table))
+
+
+def location_of(jdt: Any) -> TableLocation:
+    """Returns the table's location of a stock `DeltaTable`'s JVM object."""
+    return TableLocation(str(jdt.deltaLog().dataPath().toString()))
+
+
 @contextmanager
 def _in_one_batch(session: SparkSession) -> Iterator[None]:
     """Sets the batch size while any thread of the session optimizes: threads share its settings, and each would restore its own."""

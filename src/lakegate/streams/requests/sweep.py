@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -10,18 +9,17 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakegate.config import Erase, Mutate, StreamSpec
+from lakegate.config import Mutate
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.streams.bad_records import refuse_stored
-from lakegate.streams.interfaces import APPLY, BatchResult, BatchTurn, StreamContext
+from lakegate.streams.interfaces import APPLY, BatchResult, BatchTurn
 from lakegate.streams.requests.apply import Met, TargetRows, noted
-from lakegate.streams.requests.erased_keys import Erasures
-from lakegate.streams.requests.outcomes import Outcome, Settling
-from lakegate.streams.requests.resolver import NOBODY, Held, RequestReader, steps_of
-from lakegate.streams.requests.rules import Admitted, Meaning, Path, Settled, compose, settle
-from lakegate.streams.requests.table import RequestTable
-from lakegate.streams.requests.watermark import NEVER, Progress, Tested
+from lakegate.streams.requests.outcomes import Outcome
+from lakegate.streams.requests.parts import Parts
+from lakegate.streams.requests.resolver import NOBODY, Held, steps_of
+from lakegate.streams.requests.rules import Admitted, Path, Settled, compose, settle
+from lakegate.streams.requests.watermark import NEVER, Tested
 from lakegate.telemetry.events import Noticed
 
 NOTHING_ADMITTED = Admitted(in_order=(), superseded={}, dead={})
@@ -30,21 +28,10 @@ NOTHING_ADMITTED = Admitted(in_order=(), superseded={}, dead={})
 class Sweeps:
     """The sweeps of one stream: what is kept, whether it is due, and how it is tested."""
 
-    def __init__(
-        self,
-        context: StreamContext,
-        spec: StreamSpec,
-        kind: Mutate | Erase,
-        meaning: Meaning,
-        requests: RequestTable,
-        reader: RequestReader,
-        progress: Progress,
-        settling: Settling,
-        erasures: Callable[[], Erasures | None],
-    ) -> None:
-        self._context, self._spec, self._kind, self._meaning = context, spec, kind, meaning
-        self._requests, self._reader, self._progress = requests, reader, progress
-        self._settling, self._erasures = settling, erasures
+    def __init__(self, parts: Parts) -> None:
+        self._context, self._spec, self._kind, self._meaning = parts.context, parts.spec, parts.kind, parts.meaning
+        self._requests, self._reader, self._progress = parts.requests, parts.reader, parts.progress
+        self._settling, self._erasures = parts.settling, parts.erasures
 
     def run(self, turn: BatchTurn, batch_id: int) -> BatchResult:
         """Tests the kept requests, and ends those that waited too long; in a turn that has entered the stream's tables."""

@@ -16,7 +16,7 @@ from functools import partial
 from lakegate.config import StreamSpec
 from lakegate.delta.actions import Body
 from lakegate.ids import TokenId, Version
-from lakegate.rows.execution import announced
+from lakegate.rows.committer import publisher
 from lakegate.spark.threads import in_parallel
 from lakegate.streams.interfaces import APPLY, STORE, StreamContext
 from lakegate.streams.requests.table import RequestTable
@@ -95,9 +95,9 @@ class Deciding:
         Args:
             before: The jobs whose turns may come before.
         """
-        session = self._context.session
+        pending = publisher(self._context.session).pending_appends
         # Read first: a batch committed in between is in the log.
-        told = {one.name: announced(session, self.requests(one).location, one.name) for one in self.streams}
+        told = {one.name: pending.of(self.requests(one).location, one.name) for one in self.streams}
         look = self.now()
         coming = {
             name: StoredBatch(one.batch, stands=True, coming=one.adds)
