@@ -118,6 +118,7 @@ def test_the_help_of_the_makefile_names_every_target() -> None:
     assert set(told) == set(phony.split()) - {"help"}
 
 
+@pytest.mark.slow
 @pytest.mark.jdk
 def test_the_jar_that_is_installed_is_the_one_that_the_sources_give(tmp_path: Path) -> None:
     """Compiling is reproducible, byte for byte, and nobody forgot to compile after the last change."""

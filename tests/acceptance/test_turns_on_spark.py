@@ -403,6 +403,7 @@ def test_what_a_function_meets_when_its_turn_is_lost_does_not_end_the_job(writte
     assert (calls, outcomes) == ([0, 0], ["lost", "completed"])
 
 
+@pytest.mark.slow
 def test_a_second_write_needs_a_step(written: Written) -> None:
     """Without one it is refused, not skipped in silence; with steps both are written, and once."""
     drop(written.root / "in", "own", 0, people(0, 10))

@@ -195,6 +195,7 @@ def test_status_before_and_after(tmp_path: Path) -> None:
         assert line == {"format": 1, **new, "position": 1, "last_batch": 1, "epoch": 1}
 
 
+@pytest.mark.slow
 def test_a_follower_applies_new_changes_until_it_is_stopped(tmp_path: Path) -> None:
     """SIGTERM ends it with 0, SIGINT as an interruption; idle looks write nothing."""
     pipeline(tmp_path)

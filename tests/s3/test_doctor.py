@@ -111,6 +111,7 @@ def deleted(store: Store) -> None:
         store.remove(version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words", "after"),
     [

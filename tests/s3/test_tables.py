@@ -136,6 +136,7 @@ def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3:
     assert all(one.is_conditional for one in planned)
 
 
+@pytest.mark.slow
 def test_a_source_is_listed_without_permission_to_list_its_parent(
     aws: AwsServer, s3: Any, jvm: Any, hadoop: Any
 ) -> None:

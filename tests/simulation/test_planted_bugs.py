@@ -390,6 +390,7 @@ PLANTS: dict[str, Plant] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", PLANTS)
 def test_the_simulator_finds_a_planted_bug(bug: str) -> None:
     """Leaving a rule out breaks the invariant that the rule is there for, and the way to it can be shown."""

@@ -466,6 +466,7 @@ def wrong_groups(number: int = 3, changes: tuple[Change, ...] = ALL, *, has_feed
     return ""
 
 
+@pytest.mark.slow
 def test_a_group_does_what_its_members_do_one_after_the_other() -> None:
     """Any first commit and any two members after it; three members of the few changes."""
     assert wrong_groups(2) == ""
