@@ -1,4 +1,4 @@
-"""How far a reader has to follow the code: counts the modules and calls of three flows, through this package's own frames.
+"""Counts the modules and own calls that a reader of three flows has to follow.
 
 Flows: a micro-batch of one mutation request; `DeltaTable.update`, alone and after another commit took its version; a file of two
 changes to PostgreSQL. A *return* is a call into another module that the flow has entered before.

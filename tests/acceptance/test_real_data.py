@@ -177,17 +177,18 @@ def test_records_that_come_again_in_other_files_are_kept_once(
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [1, 4])
 def test_a_job_killed_at_any_point_loses_and_doubles_nothing(
-    spark: SparkSession, engagement_data: Path, tmp_path: Path
+    spark: SparkSession, engagement_data: Path, tmp_path: Path, kills: int
 ) -> None:
-    """kill -9 of the process of all three streams after a random event, twice; then a run to the end."""
+    """kill -9 of the process of all three streams after a random event, once or several times; then a run to the end."""
     source = Source(engagement_data, "rlists", PREFIX)
     source.write(tmp_path / "in", {"ingest": 4, "mutation": 2, "delete": 1})
     write_spec(tmp_path)
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     print(f"seed {seed}")
-    for _ in range(2):
+    for _ in range(kills):
         run_and_kill(tmp_path, after_events=chance.randint(1, 16))
     code, output = run_and_kill(tmp_path, after_events=None)
     assert code == 0, f"seed {seed}: {output}"

@@ -79,7 +79,7 @@ def append(session: SparkSession, table: TableLocation, id_: int) -> None:
 
 def run(gate: Gate, work: Callable[[], object], *, is_staged: bool = False) -> Captured | Committed:
     """A statement through the gate."""
-    return gate.run(work, token=uuid.uuid4().hex, is_staged=is_staged).commit
+    return gate.run(work, statement_id=uuid.uuid4().hex, is_staged=is_staged).commit
 
 
 def data_files(table: TableLocation) -> set[Path]:
@@ -600,7 +600,7 @@ spark.conf.set(JOB_CONF, "A")
 slow = "aggregate(sequence(0, 3000), 0L, (a, x) -> a + aggregate(sequence(0, 3000), 0L, (b, y) -> b + x * y % 7)) > 0"
 threading.Timer(0.3, lambda: open(ready, "w").close()).start()
 try:
-    gate.run(lambda: spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3 AND {slow}"), token="t")
+    gate.run(lambda: spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3 AND {slow}"), statement_id="t")
 except lakegate.errors.TurnNotGranted as refused:
     print("refused:", refused)
 """

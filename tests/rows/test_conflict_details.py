@@ -81,10 +81,12 @@ def test_a_store_that_says_that_nothing_was_written_is_believed(
     real = gate._gate
     monkeypatch.setattr(gate, "_gate", PutFailed())
     with pytest.raises(ValueError, match="failed") as unsure:
-        gate.run(fails("storage is away"), token="t")
+        gate.run(fails("storage is away"), statement_id="t")
     assert said(unsure.value).startswith("lakegate: its commit failed, and may yet arrive")
     with pytest.raises(ValueError, match="failed") as sure:
-        gate.run(fails("no commit: this file system gave no hard link; nothing was written at 7.json"), token="t")
+        gate.run(
+            fails("no commit: this file system gave no hard link; nothing was written at 7.json"), statement_id="t"
+        )
     assert not hasattr(sure.value, "__notes__")
 
 

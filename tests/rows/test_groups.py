@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,9 +19,9 @@ from lakegate.errors import CommitInDoubt, Unavailable
 from lakegate.ids import TableLocation, Version
 from lakegate.rows import group_commit
 from lakegate.rows.commit_attempt import CommitAttempt
-from lakegate.rows.commit_queue import Entry, Line
+from lakegate.rows.commit_queue import Line
 from lakegate.rows.committer import Publisher, Staged, publisher
-from lakegate.rows.conflict.effects import Joined, Waiting
+from lakegate.rows.conflict.effects import Joined
 from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
 from lakegate.rows.transaction import GROUP_CONF
@@ -161,7 +162,7 @@ def test_a_statement_on_the_table_as_it_was_before_it_was_replaced_is_in_no_grou
 def test_a_member_that_got_its_result_is_not_put_again() -> None:
     """Its thread may run only after the next leader has looked: a second put would double its rows."""
     line = Line()
-    told, waiting, leader = entries = [Entry(None, cast(Waiting, None)) for _ in range(3)]
+    told, waiting, leader = entries = [SimpleNamespace(reply=None) for _ in range(3)]
     for entry in entries:
         line.enter(entry)
     told.reply = Joined(Version(7), 1)
@@ -240,7 +241,7 @@ def test_members_of_a_group_whose_reply_is_lost_find_themselves_in_the_log(
     audit(path)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.also_without_caches
 def test_members_of_a_group_whose_put_never_arrives_go_one_by_one(
     session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
@@ -259,7 +260,7 @@ def test_members_of_a_group_whose_put_never_arrives_go_one_by_one(
     audit(path)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("ends", "kinds"),
     [(failed, {Unavailable: len(FEW)}), (interrupted, {KeyboardInterrupt: 1, CommitInDoubt: len(FEW) - 1})],

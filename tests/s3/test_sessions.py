@@ -58,7 +58,7 @@ def test_a_session_that_would_commit_or_plan_in_another_way_is_refused(asked: As
     assert "a VACUUM on S3 is no commit" in asked.ask("own_settings", {VACUUM_KEY: "false"})[0]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_statement_says_what_s3_refused(aws: AwsServer, asked: Asked) -> None:
     """Not in the words of its client: what is wrong, and the exit status of what does not answer; also of an executor's write."""
     code, words = asked.ask("statement", "INSERT INTO delta.`s3a://no-such-bucket/t` VALUES (1)")

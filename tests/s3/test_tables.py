@@ -51,7 +51,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("log_store", "statements"), [("conditional", 1), pytest.param("dynamodb", 1, marks=pytest.mark.matrix)]
 )

@@ -205,7 +205,7 @@ def test_the_whole_set() -> None:
 # ------------------------------------------------------------------------------------------------------ planted bugs
 
 real_read_test, real_write_test, real_moved = rebase._read_test, rebase._write_test, rebase._moved
-real_rebase, real_follow, real_is_free = rebase.rebase, commit_protocol._follow, rows._is_free
+real_rebase, real_follow, real_is_free = rebase.rebase, commit_protocol._rebase_and_commit, rows._is_free
 
 
 def no_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
@@ -363,7 +363,7 @@ def stock_first_then_nothing() -> Protocol[Any]:
     executed = yield from perform(Execute())
     version = None if isinstance(executed, Captured) else executed.version
     return commit_protocol.Published(
-        version=version, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False
+        version=version, level=0, attempts=1, lost_puts=0, reasons=(), is_superseded=False
     )
 
 
@@ -376,7 +376,7 @@ def followed_as_it_was(staged: Captured, speculation: commit_protocol.Speculatio
     """Before its turn a commit is taken to follow what came, whatever it was."""
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes)
-    return commit_protocol.Followed(commit=replace(staged, version=won.version), level=1, reason=None)
+    return commit_protocol.RebasedAhead(commit=replace(staged, version=won.version), level=1, reason=None)
 
 
 BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
@@ -403,10 +403,15 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "restored rows not looked for": (rebase, "_are_rows_restored", nothing_is_restored, lambda: explored(ALL, 2)),
     "no base vector": (rebase, "_positions", no_base_vector, lambda: explored(ALL, 2)),
     "captured actions as they are": (rebase, "_write_test", concurrent_vector_forgotten, lambda: explored(ALL, 2)),
-    "own put not looked for": (commit_protocol, "_follow", no_look_for_own, lambda: explored(ALL, 2, faults=1)),
+    "own put not looked for": (
+        commit_protocol,
+        "_rebase_and_commit",
+        no_look_for_own,
+        lambda: explored(ALL, 2, faults=1),
+    ),
     "stock's own put not looked for": (
         commit_protocol,
-        "_follow",
+        "_rebase_and_commit",
         no_look_for_stock_s_own,
         lambda: explored(ALL, 2, faults=1),
     ),
@@ -422,7 +427,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "copies not marked": (rebase, "_moved", copies_not_marked, lambda: explored(ALL, 2)),
     "copies of files that are gone": (rebase, "_moved", copies_of_gone_files_kept, lambda: explored(ALL, 2)),
     "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
-    "followed as it was": (commit_protocol, "follow", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
+    "followed as it was": (commit_protocol, "rebase_ahead", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
     "expected commit, whatever came": (
         commit_protocol.Speculation,
         "has_come",

@@ -106,6 +106,7 @@ def test_requests_rebase_onto_an_append_before_it_is_put(
     assert persons(b) == left
 
 
+@pytest.mark.matrix
 def test_a_commit_that_was_rebased_onto_ahead_is_adopted_when_it_is_put(b: Bench, done: list[str]) -> None:
     """So only later commits are left to rebase onto."""
     waiting = Waiting(b, "a>p", "b>q", rows=("9:a",))
@@ -137,6 +138,7 @@ def test_requests_rebase_only_onto_appends_whose_turns_come_before(b: Bench, don
     assert persons(b)["9"] == "p", "computed again, as a request is active now"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("instead", ["another", "also", "nothing", "changed"])
 def test_an_append_that_requests_rebased_onto_may_not_come(b: Bench, session: SparkSession, instead: str) -> None:
     """Another append may come instead, or as well, or none; or a person was erased, so that the append has other rows."""
@@ -223,6 +225,7 @@ class Erasing:
 ERASURES = ["TTL"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("when", ["before", "after", "while it is stored", "while it is applied"])
 def test_written_erasures_are_treated_as_active(b: Bench, done: list[str], when: str) -> None:
     """Mutations with a later turn are decided with these erasures: in their turn nothing is decided or changed again."""
@@ -276,6 +279,7 @@ def test_erasures_are_announced_before_it_is_known_what_they_do(
     assert persons(b) == {"2": "q", "3": "c"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("instead", ["later", "another", "also", "not applied", "of no concern"])
 def test_erasures_that_were_treated_as_active_may_not_come(b: Bench, done: list[str], instead: str) -> None:
     """Their turn comes later after all, or others came in their place, or after them; or their run ended between two steps."""
@@ -323,14 +327,14 @@ def test_outcomes_of_requests_are_written_concurrently_with_their_change(
 ) -> None:
     """With the rows that they will have met; written again if another commit came in between after all."""
     looked = threading.Event()
-    real = Change.look
+    real = Change.count_matches
 
     def look(*given: Any) -> Looked:
         found = real(*given)
         looked.set()
         return found
 
-    monkeypatch.setattr(Change, "look", look)
+    monkeypatch.setattr(Change, "count_matches", look)
     locations = [b.target, TableLocation(f"{b.root}/_lakegate/requests/Mut")]
     for batch, row in enumerate([None, ("9", "b", "b")], 1):
         kind, frame = b.stream("Mut"), b.batch(requests("a>p" if row is None else "b>q"), REQUEST, batch)

@@ -338,7 +338,7 @@ def test_what_is_computed_and_put_in_a_turn_is_fenced_like_a_stock_write(session
     insert(2)
     assert ids(session, location) == [1]
 
-    made = Execution.stamped
+    made = Execution.with_token
 
     def stamped(*given: Any) -> Any:
         """Executed, and not put yet."""
@@ -346,7 +346,7 @@ def test_what_is_computed_and_put_in_a_turn_is_fenced_like_a_stock_write(session
         return made(*given)
 
     own = write_token(1, 2)
-    with patch.object(Execution, "stamped", stamped):
+    with patch.object(Execution, "with_token", stamped):
         insert(4)
     insert(5)
     assert ids(session, location) == [1, 3]

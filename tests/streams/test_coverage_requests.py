@@ -69,6 +69,7 @@ def test_requests_that_met_nothing_meet_what_came(session: SparkSession, tmp_pat
     assert persons(b) == {"1": "a", "9": "q"}
 
 
+@pytest.mark.matrix
 @KEEPS_UP
 @pytest.mark.parametrize(
     ("before", "meanwhile", "left"),
@@ -95,6 +96,7 @@ def test_a_person_who_was_erased_or_lifted_meanwhile_is_so_for_the_batch(
     assert persons(b) == left
 
 
+@pytest.mark.matrix
 @KEEPS_UP
 def test_persons_are_erased_from_rows_that_changed_meanwhile(
     session: SparkSession, tmp_path: Path, *, keeps_up: bool
@@ -132,6 +134,7 @@ def test_only_what_others_may_have_changed_is_decided_again(
     assert sorted(b.states("Mut").values()) == ["applied", "applied", "applied", "superseded"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("step", ["apply", "settle"])
 def test_erasures_that_an_erase_stream_stores_are_treated_as_active(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -305,6 +308,7 @@ def test_a_crash_in_the_turn_is_completed_by_the_next_run(session: SparkSession,
     assert b.states("Mut") == {"file0#0": "applied", "file1#0": "applied", "file1#1": "applied"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -111,7 +111,7 @@ def test_a_holder_whose_network_is_cut_fences_itself_before_anybody_follows(worl
     world.check()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_server_that_stands_still_costs_a_pause_or_a_turn_and_nothing_else(world: World, aws: AwsServer) -> None:
     """Within the lease the turn goes on; past it, it is given up in time. What was under way then is carried out late."""
     jobs = [world.start(f"job-{n}", turns=1000) for n in range(3)]

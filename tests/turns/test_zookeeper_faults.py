@@ -201,7 +201,7 @@ def test_a_session_that_expires_while_waiting_leaves_no_contender(world: World, 
     world.check_no_ghost()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "what", ["blackhole", *(pytest.param(what, marks=pytest.mark.matrix) for what in ("lose_replies", "refuse"))]
 )

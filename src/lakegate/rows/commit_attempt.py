@@ -48,16 +48,16 @@ class CommitAttempt:
     Args:
         shared: The state of the driver.
         dml: The statement.
-        token: Identifies the statement at the gate.
+        statement_id: The id of the statement at the gate.
         base: The table before the statement was executed.
         commits: The commits that others have made since.
         takes_lock: False for a statement that is rebased without a commit.
     """
 
     def __init__(
-        self, shared: Shared, dml: Dml, token: str, base: Base, commits: ConcurrentCommits, *, takes_lock: bool
+        self, shared: Shared, dml: Dml, statement_id: str, base: Base, commits: ConcurrentCommits, *, takes_lock: bool
     ) -> None:
-        self._shared, self._dml, self._token, self._commits = shared, dml, token, commits
+        self._shared, self._dml, self._statement_id, self._commits = shared, dml, statement_id, commits
         self._takes_lock = takes_lock
         self._jvm, self._log = dml.jvm, dml.jvm.delta_log(dml.table)
         self.line = shared.line(dml.table)
@@ -122,7 +122,7 @@ class CommitAttempt:
         begun = time.monotonic()
         self.is_reserved = True  # set first, so that an interrupt during the wait also ends the reservation
         hold_ms = max(self._jvm.int_conf(HOLD_CONF, HOLD_MS), int(HOLD_FOR_EXECUTIONS * execution_s * 1000))
-        while not self._shared.gate.reserve(self._dml.table, self._token, hold_ms, self.job):
+        while not self._shared.gate.reserve(self._dml.table, self._statement_id, hold_ms, self.job):
             time.sleep(RESERVE_POLL_S)
         self.waited_s += time.monotonic() - begun
 
@@ -131,7 +131,7 @@ class CommitAttempt:
         self.unlock()
         if self.is_reserved:
             with suppress(*CALL_ERRORS):  # the outcome of the statement is what matters
-                self._shared.gate.unreserve(self._dml.table, self._token)
+                self._shared.gate.unreserve(self._dml.table, self._statement_id)
 
     def put(
         self, version: Version, actions: Sequence[Action], info: Body, meanwhile: Callable[[], None] | None
@@ -152,7 +152,7 @@ class CommitAttempt:
     def commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
         """Commits actions at a version; "stale" without an attempt if the table has a later version."""
         said = {name: info[name] for name in HISTORY if info.get(name) is not None}
-        committer = exact.Committer(self._token, json.dumps(said), self.job)
+        committer = exact.Committer(self._statement_id, json.dumps(said), self.job)
         try:
             while True:
                 tried = exact.commit(

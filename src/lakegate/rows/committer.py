@@ -1,4 +1,8 @@
-"""Commits statements on Delta tables even if another commit came first."""
+"""The entry to `rows/`: commits statements on Delta tables even if another commit came first.
+
+`publish` executes a statement and commits it at once. `stage`, `follow`, `speculate` and `finish` do the same in parts, for batches
+that are computed before their turn.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from lakegate.effects import Protocol, drive
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.rows.commit_attempt import Base
-from lakegate.rows.conflict.commit_protocol import Followed, Speculation, come, follow, speculate
+from lakegate.rows.conflict.commit_protocol import RebasedAhead, Speculation, adopt, rebase_ahead, speculate
 from lakegate.rows.driver_state import Shared
 from lakegate.rows.result import Result, reported
 from lakegate.rows.statement import Dml
@@ -52,7 +56,7 @@ class Staged:
     """A statement that was executed, and whose commit is not made yet."""
 
     dml: Dml
-    token: str
+    statement_id: str
     commit: Captured
     base: Base
     since: Version | None = None
@@ -71,12 +75,12 @@ class Publisher(Shared):
     """Executes and commits the statements of one driver. Safe to use from several threads."""
 
     @in_plain_words()
-    def publish(self, dml: Dml, stamp: WriteToken | None = None) -> Result:
+    def publish(self, dml: Dml, token: WriteToken | None = None) -> Result:
         """Executes a statement and commits it.
 
         Args:
             dml: The statement.
-            stamp: The token that its commit carries; the caller ensures that the statement itself makes Delta check whether the
+            token: The token that its commit carries; the caller ensures that the statement itself makes Delta check whether the
                 table already has the token. Delta's work after the commit, such as a checkpoint, is then done in the background.
 
         Raises:
@@ -87,7 +91,7 @@ class Publisher(Shared):
         """
         app_id = dml.session.conf.get(APP_ID_CONF, None)
         number = None if app_id is None else dml.session.conf.get(NUMBER_CONF, None)
-        transaction = Transaction(self, dml, uuid.uuid4().hex, self.base(dml), stamp=stamp, number=number)
+        transaction = Transaction(self, dml, uuid.uuid4().hex, self.base(dml), token=token, number=number)
         result = transaction.to_end(None)
         if app_id is not None and number is not None and result.version is None:
             # If Delta skips a statement, this looks the same as a statement that had nothing to do.
@@ -103,19 +107,19 @@ class Publisher(Shared):
             UnsupportedTable: A catalog makes the table's commits.
             Exception: Any error that the statement itself raises.
         """
-        token, base = uuid.uuid4().hex, self.base(dml)
-        ran = self.gate.run(dml.execute, token=token, is_staged=True, table=dml.table)
+        statement_id, base = uuid.uuid4().hex, self.base(dml)
+        ran = self.gate.run(dml.execute, statement_id=statement_id, is_staged=True, table=dml.table)
         # If it found nothing to do, no commit names its snapshot: it was this version, or a later one.
         nothing = Captured(version=base.version, actions=(), info={}, is_nothing=True)
         commit = ran.commit if isinstance(ran.commit, Captured) else nothing
-        return Staged(dml=dml, token=token, commit=commit, base=base)
+        return Staged(dml=dml, statement_id=statement_id, commit=commit, base=base)
 
     def follow(self, staged: Staged, meets: Meets = unknown) -> Staged:
         """Rebases a staged statement on the commits made since, so that `finish` has less to do; commits nothing.
 
         It never waits for another statement. Returns `staged` unchanged if it needs no rebase, or if only `finish` can decide.
         """
-        return self._followed(staged, follow(staged.commit, staged.speculation), meets)
+        return self._rebased(staged, rebase_ahead(staged.commit, staged.speculation), meets)
 
     def speculate(self, staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
         """Rebases a staged statement speculatively on these files: `follow` and `finish` use the result if they are committed.
@@ -125,12 +129,12 @@ class Publisher(Shared):
             coming: Path → `add`, as `PendingAppends.adds` returns them.
             meets: Known answers about keys.
         """
-        transaction = Transaction(self, staged.dml, staged.token, staged.base, takes_lock=False, meets=meets)
+        transaction = Transaction(self, staged.dml, staged.statement_id, staged.base, takes_lock=False, meets=meets)
         protocol = speculate(staged.commit, coming, staged.speculation)
         return replace(staged, speculation=drive(protocol, transaction.answer))
 
-    def _followed(self, staged: Staged, protocol: Protocol[Followed | None], meets: Meets) -> Staged:
-        transaction = Transaction(self, staged.dml, staged.token, staged.base, takes_lock=False, meets=meets)
+    def _rebased(self, staged: Staged, protocol: Protocol[RebasedAhead | None], meets: Meets) -> Staged:
+        transaction = Transaction(self, staged.dml, staged.statement_id, staged.base, takes_lock=False, meets=meets)
         followed = drive(protocol, transaction.answer)
         if followed is None:
             return staged
@@ -145,21 +149,21 @@ class Publisher(Shared):
         )
 
     @in_plain_words()
-    def finish(self, staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Result:
+    def finish(self, staged: Staged, token: WriteToken | None = None, meets: Meets = unknown) -> Result:
         """Commits a staged statement, rebased on the commits made since.
 
         Args:
             staged: As `stage` or `follow` returned it; once.
-            stamp: The token for its commit; nothing is written if the table has an equal or later one.
+            token: The token for its commit; nothing is written if the table has an equal or later one.
             meets: Known answers about keys.
         """
         if staged.speculation is not None:
-            staged = self._followed(staged, come(staged.commit, staged.speculation), meets)
+            staged = self._rebased(staged, adopt(staged.commit, staged.speculation), meets)
         transaction = Transaction(
-            self, staged.dml, staged.token, staged.base, stamp=stamp, known=staged.passed, meets=meets
+            self, staged.dml, staged.statement_id, staged.base, token=token, known=staged.passed, meets=meets
         )
         transaction.execution.require_files(staged.commit)
-        result = transaction.to_end(transaction.execution.stamped(staged.commit), staged.since)
+        result = transaction.to_end(transaction.execution.with_token(staged.commit), staged.since)
         reasons = (*staged.reasons, *result.reasons)
         result = replace(result, level=max(staged.level, result.level), attempts=len(reasons) + 1, reasons=reasons)
         return self.reported(staged.dml, result)

@@ -41,9 +41,9 @@ class Execution:
     Args:
         shared: The state of the driver.
         dml: The statement.
-        token: Identifies the statement at the gate.
+        statement_id: The id of the statement at the gate.
         commits: The commits that others have made since.
-        stamp: The token that the statement's commit carries.
+        token: The token that the statement's commit carries.
         number: Number of the token that the session's settings give each commit; an execution may remove it from them.
     """
 
@@ -51,14 +51,14 @@ class Execution:
         self,
         shared: Shared,
         dml: Dml,
-        token: str,
+        statement_id: str,
         commits: ConcurrentCommits,
         *,
-        stamp: WriteToken | None,
+        token: WriteToken | None,
         number: str | None,
     ) -> None:
-        self._shared, self._dml, self._token, self._commits = shared, dml, token, commits
-        self._stamp, self._number = stamp, number
+        self._shared, self._dml, self._statement_id, self._commits = shared, dml, statement_id, commits
+        self._token, self._number = token, number
         self._jvm, self._gate, self._log = dml.jvm, shared.gate, dml.jvm.delta_log(dml.table)
         self.returned: Any = None
         """Stock Delta's return value of the last whole execution."""
@@ -89,17 +89,20 @@ class Execution:
         self._dml.forget()
         self._rows_read_before, self._rows = self.rows_read, None
         self._set_number()
-        # The stock commit would not carry the stamp, so it is staged.
+        # The stock commit would not carry the token, so it is staged.
         with self._jvm.holding(self._log), self._timed():
             ran = self._gate.run(
-                self._dml.execute, token=self._token, is_staged=self._stamp is not None, table=self._dml.table
+                self._dml.execute,
+                statement_id=self._statement_id,
+                is_staged=self._token is not None,
+                table=self._dml.table,
             )
         self.returned = ran.returned
         if isinstance(ran.commit, Committed):
             return ran.commit
         self.computed_on = ran.commit.version
         self._stock_id = ran.commit.info.get("txnId")
-        return self.stamped(ran.commit)
+        return self.with_token(ran.commit)
 
     def run_on(self, files: Sequence[Body], version: Version) -> Captured | Committed:
         """Executes the statement on these files only, as they are at a version; keeps its commit."""
@@ -110,18 +113,18 @@ class Execution:
 
         def stage(path: str) -> Captured | Committed:
             with self._timed():
-                return self._gate.run(lambda: run_on(path), token=self._token, is_staged=True).commit
+                return self._gate.run(lambda: run_on(path), statement_id=self._statement_id, is_staged=True).commit
 
         executed = shallow_clone.staged_on(self._jvm, self._log, self._defined_as_at(version), files, stage)
-        return executed if isinstance(executed, Committed) else self.stamped(executed)
+        return executed if isinstance(executed, Committed) else self.with_token(executed)
 
-    def stamped(self, commit: Captured) -> Captured:
+    def with_token(self, commit: Captured) -> Captured:
         """Adds the statement's token to a commit, and removes one that the session's settings have given it."""
-        if self._stamp is None:
+        if self._token is None:
             return commit
-        txn = Action("txn", {"appId": self._stamp.token_id, "version": self._stamp.number})
-        others = (a for a in commit.actions if a.kind != "txn" or a.body["appId"] != self._stamp.token_id)
-        info = {**commit.info, "userMetadata": self._stamp.user_metadata}
+        txn = Action("txn", {"appId": self._token.token_id, "version": self._token.number})
+        others = (a for a in commit.actions if a.kind != "txn" or a.body["appId"] != self._token.token_id)
+        info = {**commit.info, "userMetadata": self._token.user_metadata}
         return replace(commit, actions=(*others, txn), info=info)
 
     def describe(self) -> Statement:

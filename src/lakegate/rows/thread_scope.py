@@ -1,4 +1,8 @@
-"""The scope of a thread: how the statements that user code makes in it are committed."""
+"""Decides how a `lakegate` statement in user code is committed.
+
+Without a scope it is committed at once; in a turn with the turn's token (`TurnWrite`); in a function whose batch is computed before
+its turn it is computed now and committed later (`Collector`).
+"""
 
 from __future__ import annotations
 

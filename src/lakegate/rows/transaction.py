@@ -1,4 +1,8 @@
-"""Runs one statement until it is committed: answers the effects of `rows/conflict`."""
+"""Runs one statement until it is committed.
+
+`conflict/commit_protocol.py` yields the next request, an `Effect`; this module carries it out with Delta and Spark, and sends the
+result back.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +64,11 @@ class Transaction:
     Args:
         shared: The state of the driver.
         dml: The statement.
-        token: Identifies the statement at the gate.
+        statement_id: The id of the statement at the gate.
         base: The table before the statement was executed.
-        stamp: The token that its commit carries.
-        number: See `Execution`.
-        takes_lock: See `CommitAttempt`.
+        token: The token that its commit carries.
+        number: Number of the token that the session's settings give each commit.
+        takes_lock: False for a statement that is rebased before its turn, without a commit.
         meets: Known answers about keys.
         known: Commits that were read before.
     """
@@ -73,10 +77,10 @@ class Transaction:
         self,
         shared: Shared,
         dml: Dml,
-        token: str,
+        statement_id: str,
         base: Base,
         *,
-        stamp: WriteToken | None = None,
+        token: WriteToken | None = None,
         number: str | None = None,
         takes_lock: bool = True,
         meets: Meets = unknown,
@@ -84,8 +88,8 @@ class Transaction:
     ) -> None:
         self._dml, self._meets = dml, meets
         self.commits = ConcurrentCommits(dml.jvm, dml.jvm.delta_log(dml.table), dml.table, known or {})
-        self.execution = Execution(shared, dml, token, self.commits, stamp=stamp, number=number)
-        self.attempt = CommitAttempt(shared, dml, token, base, self.commits, takes_lock=takes_lock)
+        self.execution = Execution(shared, dml, statement_id, self.commits, token=token, number=number)
+        self.attempt = CommitAttempt(shared, dml, statement_id, base, self.commits, takes_lock=takes_lock)
         self._executions_reserved = 0
         self._waiting: Waiting | None = None
         """The commit that it is waiting to make."""
@@ -114,7 +118,7 @@ class Transaction:
             version=published.version,
             is_superseded=published.is_superseded,
             level=published.level,
-            attempts=published.executions,
+            attempts=published.attempts,
             lost_puts=published.lost_puts,
             reasons=published.reasons,
             rows_read=self.execution.rows_read,

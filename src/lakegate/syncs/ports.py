@@ -95,6 +95,8 @@ class DefinitionChanged(Exception):
 class TargetDatabase(Protocol):
     """A database to which one writer applies batches of one stream. Blocking.
 
+    A new SQL database does not implement this protocol: it implements `targets/dialect.py::Dialect`, and `SqlTarget` does the rest.
+
     `stage`, `look`, `assign`, `begin`, `apply` and `finish` belong to one batch and are called in this order; `apply` may be
     called from several threads, for different slots. Each of them is one transaction behind the fence: it raises `Fenced`,
     and changes nothing, if a later epoch has opened the stream or the batch was applied. Deadlocks, serialization failures and

@@ -1,4 +1,7 @@
-"""The steps of a batch of requests, once it is stored: decides, changes the rows of the target, and records the outcomes."""
+"""The steps of a batch of requests, once it is stored: decides, changes the rows of the target, and records the outcomes.
+
+This is the plain path. `precompute.py` uses the same steps for a batch that was computed before its turn.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class _Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class MatchedRows:
     """The rows that match the rules at a later version."""
 
     met: Met
@@ -88,10 +88,10 @@ class Change:
             coming: Returns path → `add` of files that will be in the table when the turn comes.
         """
         if self._came(log, target, log.head(target)) is not None:
-            return self._speculation(log, target, rows, coming)
-        return self._followed(log, target, rows)._speculation(log, target, rows, coming)
+            return self._rebased_on_expected(log, target, rows, coming)
+        return self._followed(log, target, rows)._rebased_on_expected(log, target, rows, coming)
 
-    def _speculation(
+    def _rebased_on_expected(
         self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
     ) -> Change:
         """Rebases the change speculatively onto files that will be added; if there are none, onto the commits made."""
@@ -105,7 +105,7 @@ class Change:
         if self.speculation is not None and self.speculation.paths == came | more.keys():
             return self
         speculation = self._met_in(rows, head, came, more)
-        meets = Looked(met=self.met, more=speculation).meets
+        meets = MatchedRows(met=self.met, more=speculation).meets
         return replace(
             self, staged=publisher(rows.session).speculate(self.staged, more, meets), speculation=speculation
         )
@@ -114,17 +114,22 @@ class Change:
         """Rebases the change onto the commits made."""
         came = self._came(log, target, log.head(target))
         with in_parallel(rows.session) as begin:
-            looking = begin(lambda: self.look(log, target, rows))
-            staged = publisher(rows.session).follow(self.staged, self._meets(came, looking))
-            met = looking.result().met
+            counting = begin(lambda: self.count_matches(log, target, rows))
+            staged = publisher(rows.session).follow(self.staged, self._meets(came, counting))
+            met = counting.result().met
         return replace(self, met=met, staged=staged, speculation=None)
 
-    def look(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Looked:
+    def count_matches(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> MatchedRows:
         """Counts the matching rows in the table's present version. If files were only added, only those are read."""
-        return self._look_at(log, target, rows, log.head(target))
+        return self._matches_at(log, target, rows, log.head(target))
 
     def put(
-        self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, token: WriteToken, looking: Future[Looked]
+        self,
+        log: DeltaTableLog,
+        target: TableLocation,
+        rows: TargetRows,
+        token: WriteToken,
+        counting: Future[MatchedRows],
     ) -> Met:
         """Commits the change, rebased onto the commits made meanwhile. Returns the rows that matched in the end.
 
@@ -133,26 +138,26 @@ class Change:
             target: The table.
             rows: Its rows.
             token: Goes into the commit.
-            looking: The result of `look` in the turn.
+            counting: The result of `count_matches` in the turn.
         """
         came = self._came(log, target, log.seen(target))
-        version = publisher(rows.session).finish(self.staged, token, self._meets(came, looking)).version
+        version = publisher(rows.session).finish(self.staged, token, self._meets(came, counting)).version
         before = log.head(target) if version is None else Version(version - 1)
-        met = looking.result().met
-        return met if before == met.version else self._look_at(log, target, rows, before).met
+        met = counting.result().met
+        return met if before == met.version else self._matches_at(log, target, rows, before).met
 
     @staticmethod
-    def _meets(came: frozenset[str] | None, looking: Future[Looked]) -> Meets:
+    def _meets(came: frozenset[str] | None, counting: Future[MatchedRows]) -> Meets:
         """Returns a function that answers for the added files; for other files it returns None without waiting."""
-        return lambda paths: looking.result().meets(paths) if paths == came else None
+        return lambda paths: counting.result().meets(paths) if paths == came else None
 
-    def _look_at(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, version: Version) -> Looked:
+    def _matches_at(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, version: Version) -> MatchedRows:
         came = self._came(log, target, version)
         if came is None:
-            return Looked(met=rows.meet(self.rules, version), more=None)
+            return MatchedRows(met=rows.meet(self.rules, version), more=None)
         more = self._met_in(rows, version, came, NOTHING_COMES)
         both = pa.concat_tables([self.met.rows, more.rows.cast(self.met.rows.schema)])
-        return Looked(met=Met(version=version, rows=both), more=more)
+        return MatchedRows(met=Met(version=version, rows=both), more=more)
 
     def _met_in(
         self, rows: TargetRows, version: Version, came: frozenset[str], coming: Mapping[str, Body]
@@ -195,7 +200,7 @@ class _Computed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ahead:
+class _ReadBatch:
     """A micro-batch that is read before its turn."""
 
     records: DataFrame
@@ -214,7 +219,7 @@ class PrecomputedBatches:
     def __init__(self, parts: Parts, stored: StoredBatches) -> None:
         self._parts, self._stored = parts, stored
         self._context, self._requests = parts.context, parts.requests
-        self._ahead: Precomputed[_Ahead] = Precomputed(self._forget)
+        self._ahead: Precomputed[_ReadBatch] = Precomputed(self._forget)
 
     # ------------------------------------------------------------------------------------------------ before the turn
 
@@ -226,7 +231,7 @@ class PrecomputedBatches:
         """
         parts = self._parts
         records = transformed(parts.spec, batch).persist()
-        self._ahead.hold(batch_id, _Ahead(records=records))
+        self._ahead.hold(batch_id, _ReadBatch(records=records))
         try:
             computed: _Computed | None = None
             schema = target_schema(self._context)
@@ -301,7 +306,7 @@ class PrecomputedBatches:
         """Decides again if erasures have changed, and rebases the change onto commits of others and expected appends."""
         self._ahead.update(partial(self._kept_up, before=before))
 
-    def _kept_up(self, ahead: _Ahead, *, before: Collection[str]) -> _Ahead:
+    def _kept_up(self, ahead: _ReadBatch, *, before: Collection[str]) -> _ReadBatch:
         computed = ahead.computed
         if computed is None or not self._is_own_unchanged(computed):
             return ahead
@@ -371,7 +376,7 @@ class PrecomputedBatches:
         """Gives the batch up, or ends it after its turn."""
         self._ahead.drop()
 
-    def _forget(self, ahead: _Ahead) -> None:
+    def _forget(self, ahead: _ReadBatch) -> None:
         self._parts.storing.withdraw()
         ahead.records.unpersist()
         if ahead.computed is not None:
@@ -453,14 +458,14 @@ class PrecomputedBatches:
         rows = TargetRows(self._context, parts.kind, erasures)
         with in_parallel(session) as begin:
             kept = begin(lambda: self._stored.kept_of_erased(decided.everything, decided.admitted))
-            looking = begin(partial(change.look, log, target, rows))
+            counting = begin(partial(change.count_matches, log, target, rows))
             expecting: Future[tuple[Outcome, Staged | None]] | None = None
             if stored is not None:
-                expect = partial(self._expected, decided, looking, stored)
+                expect = partial(self._expected, decided, counting, stored)
                 expecting = begin(as_job(session, parts.spec.name, expect))
             else:
                 begin(self._requests.prepare)
-            put = partial(change.put, log, target, rows, looking=looking)
+            put = partial(change.put, log, target, rows, counting=counting)
             met = self._stored.apply(turn, decided, rows, batch_id, put)
             for one in kept.result():
                 one.forget(turn)
@@ -469,9 +474,11 @@ class PrecomputedBatches:
         parts.settling.write(turn, decided.everything, outcome, staged if outcome == expected else None)
         return result_of(decided, outcome, met)
 
-    def _expected(self, decided: Decided, looking: Future[Looked], stored: DataFrame) -> tuple[Outcome, Staged | None]:
+    def _expected(
+        self, decided: Decided, counting: Future[MatchedRows], stored: DataFrame
+    ) -> tuple[Outcome, Staged | None]:
         """Returns the outcome that is expected if no other commit comes first, and its prepared commit."""
-        outcome = self._stored.outcome(decided, looking.result().met)
+        outcome = self._stored.outcome(decided, counting.result().met)
         return outcome, self._parts.settling.stage(decided.everything, outcome, stored)
 
 

@@ -30,7 +30,7 @@ SOURCE_CONF = "spark.databricks.delta.merge.materializeSource"
 
 
 class RequestStream:
-    """A mutate stream: updates and deletes by request (rules M1 to M8 of requests.md in the docs); `EraseStream` adds to it."""
+    """A mutate stream: updates and deletes by request, see *mutate* in docs/explanation/requests.md; `EraseStream` adds to it."""
 
     def __init__(self, spec: StreamSpec, context: StreamContext) -> None:
         self._spec, self._context = spec, context
@@ -73,9 +73,10 @@ class RequestStream:
         parts, schema = self._parts, target_schema(self._context)
         try:
             parts.storing.check_columns(schema)
+            has_changed = parts.standing.enter(turn)
+            # Only with `coverage: publish`: the batch may be read, or computed, already.
             records = self._precomputed.records(batch_id)
-            is_copied = parts.standing.enter(turn)
-            if not is_copied and self._precomputed.is_computed(batch_id, schema):
+            if not has_changed and self._precomputed.is_computed(batch_id, schema):
                 return self._precomputed.run(turn, self.tables(), batch_id)
             records = transformed(self._spec, batch) if records is None else records
             if parts.storing.make_table(records, schema):

@@ -139,8 +139,8 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
     """Asks for the turn, waits, and has it granted; the compare-and-set that grants also assigns the epoch.
 
     A paused job does not ask, and a job that is paused while it waits is refused. A record whose epoch is below a known epoch
-    is an older copy, and is first raised above that epoch (`moves.outdated`). The turn counts from the moment when its mark is
-    stored: if an older copy gave two turns the same epoch, only one of them can store its mark.
+    is an older copy, and is first raised above that epoch (`transitions.outdated`). The turn counts from the moment when its mark
+    is stored: if an older copy gave two turns the same epoch, only one of them can store its mark.
     """
     me, nonce, asked_at_ms = attempt.holder, attempt.nonce, 0
     while True:
