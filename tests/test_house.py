@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,27 @@ def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
     """A reader who sees `inspect` thinks of Python's."""
     modules = [path for path in (ROOT / "src").rglob("*.py") if path.stem in sys.stdlib_module_names]
     assert modules == []
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yields what a module imports, anywhere in it: the dotted path of each module or name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module or ''}.{alias.name}" for alias in node.names)
+
+
+def test_no_module_imports_a_module_of_tests() -> None:
+    """What tests share is in modules whose names say what they hold; a module of tests can be changed for its own sake."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in ("tests", "benchmarks", "harness")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name in imported(ast.parse(path.read_text()))
+        if any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert found == []
 
 
 def test_no_binary_is_committed() -> None:

@@ -26,6 +26,7 @@ from tests.acceptance.engagement import (
     digest,
     drop,
     pipeline,
+    write_spec,
 )
 
 PREFIX = 5_000
@@ -194,44 +195,6 @@ def test_a_job_killed_at_any_point_loses_and_doubles_nothing(
     assert code == 0, f"seed {seed}: {output}"
     assert dict(content(spark, tmp_path)) == source.answer(), f"seed {seed}"
     check_every_version(spark, tmp_path)
-
-
-def write_spec(root: Path) -> None:
-    """`lakegate.yml` with the three streams of `pipeline`, one file a batch."""
-    (root / "lakegate.yml").write_text(
-        """
-name: engagement
-storage: ./_lakegate
-spark:
-  spark.master: "local[2]"
-  spark.ui.enabled: "false"
-  spark.sql.shuffle.partitions: "2"
-  spark.databricks.delta.snapshotPartitions: "2"
-tables:
-  engagement: {path: ./table, lock: L, properties: {delta.enableDeletionVectors: "true"}}
-streams:
-  Ingestion:
-    table: engagement
-    source: {files: ./in/ingest}
-    max_rows_per_batch: 1
-    append: {columns: {person_id: alias_id}}
-  Mutation:
-    table: engagement
-    after: Ingestion
-    source: {files: ./in/mutation}
-    max_rows_per_batch: 1
-    mutate:
-      match: {alias_id: alias_id}
-      set: {person_id: new_person_id}
-      sequence_by: seq
-      applies_to: arrived_and_later
-  TTL:
-    table: engagement
-    after: Mutation
-    source: {files: ./in/delete}
-    erase: {match: {person_id: person_id}}
-"""
-    )
 
 
 def run_and_kill(root: Path, *, after_events: int | None) -> tuple[int, str]:

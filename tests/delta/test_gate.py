@@ -30,7 +30,7 @@ from lakegate.errors import TurnNotGranted
 from lakegate.ids import TableLocation
 from lakegate.streams.maintenance.statements import CHECK_CONF
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn
-from tests.delta.test_idempotent_writes import is_held, wait_until
+from tests.waiting import is_held, wait_until, waits_for
 
 VECTORS = {"enableDeletionVectors": "true"}
 
@@ -125,8 +125,6 @@ def test_a_lost_commit_is_kept_and_delta_does_not_repeat_or_refuse_it(
     session: SparkSession, gate: Gate, table: TableLocation, tmp_path: Path
 ) -> None:
     """Another commit takes the version while the statement runs: its lines are kept, computed on the version before."""
-    from tests.delta.test_idempotent_writes import wait_until, waits_for
-
     started, released = tmp_path / "started", tmp_path / "released"
     slow = waits_for(rows(session, 3), started, released)
 

@@ -21,10 +21,10 @@ from lakegate.ops.status import HolderStatus, JobStatus, LockStatus, WaitingStat
 from lakegate.ops.stored_requests import Kept
 from lakegate.report.metrics import METRICS, Facts, families
 from lakegate.report.statements import STATEMENT_METRICS, StatementMetrics
-from lakegate.telemetry.events import PersonActed, StatementPublished, TurnEnded
+from lakegate.telemetry.events import PersonActed, StatementPublished
 from tests.cli.command import lakegate
-from tests.cli.test_looking import FILE
-from tests.ops.lake import healthy
+from tests.ops.lake import FILE, healthy
+from tests.telemetry.ended_turns import turn
 
 JOB = JobStatus(
     job="In",
@@ -48,25 +48,6 @@ LOCK = LockStatus(
     jobs=(JOB, replace(JOB, job="Out", every_ms=None, paused="paused by me: x", lost=(1, None), is_late=True)),
     in_doubt=(("lakegate/q", 1),),
 )
-
-
-def turn(outcome: str, *, held_ms: int = 2_000, waited_ms: int = 500) -> TurnEnded:
-    return TurnEnded(
-        lock="L",
-        job="In",
-        epoch=1,
-        query_id=None,
-        run="r",
-        batches=(3, 5),
-        predecessor=None,
-        asked_at_ms=0,
-        granted_at_ms=waited_ms,
-        first_write_at_ms=None,
-        commit_log_at_ms=None,
-        released_at_ms=waited_ms + held_ms,
-        versions={"/t": (1, 2)},
-        outcome=outcome,
-    )
 
 
 ACT = PersonActed(

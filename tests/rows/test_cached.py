@@ -23,7 +23,7 @@ from lakegate.ids import Version
 from lakegate.rows.committer import publisher
 from lakegate.rows.sql import statement
 from tests.delta.delta_tables import foreign_commit, make_table, txn
-from tests.delta.test_idempotent_writes import wait_until, waits_for
+from tests.waiting import wait_until, waits_for
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from lakegate.rows.result import on_statement
 from lakegate.rows.sql import statement
 from lakegate.telemetry.events import StatementPublished
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, write_token
-from tests.delta.test_idempotent_writes import wait_until, waits_for
+from tests.waiting import wait_until, waits_for
 
 MAPPED = {"enableDeletionVectors": "true", "columnMapping.mode": "name"}
 

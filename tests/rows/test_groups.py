@@ -25,7 +25,7 @@ from lakegate.rows.conflict.effects import Joined
 from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
 from lakegate.rows.transaction import GROUP_CONF
-from tests.delta.test_idempotent_writes import wait_until
+from tests.waiting import wait_until
 
 GROUP_MAX = 5
 """Fewer than there are: those of a group are still in the line when the next one is made."""

@@ -46,8 +46,8 @@ from lakegate.rows.row_reader import TableRows
 from lakegate.rows.small_file_cache import Remembered
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import BATCH_CONF, WHOLE, relocation
-from tests.delta.test_idempotent_writes import wait_until, waits_for
 from tests.docs.markdown import DOCS
+from tests.waiting import wait_until, waits_for
 
 PAGE = DOCS / "reference" / "what-can-conflict-now.md"
 MARK = "<!-- generated -->\n"

@@ -27,7 +27,7 @@ from lakegate.rows.result import Result
 from lakegate.rows.row_reader import TableRows
 from lakegate.rows.sql import statement
 from tests.delta.delta_tables import commit_paths, foreign_commit, last_add, make_table, rows, write_token
-from tests.delta.test_idempotent_writes import is_held, wait_until
+from tests.waiting import is_held, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ from lakegate.streams.requests.apply import TargetRows
 from lakegate.streams.requests.precompute import Change, Looked
 from lakegate.streams.requests.resolver import RequestReader
 from tests.delta.delta_tables import commit_paths
-from tests.delta.test_idempotent_writes import wait_until
 from tests.stream_bench import Bench, Crash, table
-from tests.streams.computed_before import ERASURE, noting
-from tests.streams.test_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
+from tests.streams.staged_batches import ERASURE, noting
+from tests.streams.three_streams import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

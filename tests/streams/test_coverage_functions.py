@@ -20,8 +20,8 @@ from lakegate.rows.committer import Publisher, Staged
 from lakegate.rows.execution import Execution
 from lakegate.streams.refresh import LOOK_S, keeping_up
 from tests.delta.delta_tables import commit_paths, make_table
-from tests.delta.test_idempotent_writes import wait_until
-from tests.streams.computed_before import noting
+from tests.streams.staged_batches import noting
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

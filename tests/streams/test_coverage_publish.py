@@ -35,8 +35,8 @@ from lakegate.turns.protocol.fencing import Token
 from tests.delta.delta_tables import commit_paths, ids, make_table, write_token
 from tests.delta.delta_tables import rows as frame
 from tests.stream_bench import Bench, Crash, stream, table
-from tests.streams.computed_before import ERASURE, OTHERS, ahead, files_of, noting, staged
-from tests.streams.test_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
+from tests.streams.staged_batches import ERASURE, OTHERS, ahead, files_of, noting, staged
+from tests.streams.three_streams import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,8 @@ from lakegate.streams.requests.resolver import RequestReader
 from lakegate.telemetry.events import StatementPublished
 from tests.delta.delta_tables import commit_paths
 from tests.stream_bench import Crash, stream, table
-from tests.streams.computed_before import ERASURE, OTHERS, ahead, files_of, last_lines, noting, staged
-from tests.streams.test_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
+from tests.streams.staged_batches import ERASURE, OTHERS, ahead, files_of, last_lines, noting, staged
+from tests.streams.three_streams import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 
 pytestmark = pytest.mark.slow
 
