@@ -33,7 +33,7 @@ from harness.row_tables import (
 )
 from lakegate.delta.actions import Action, Captured, Committed, changes
 from lakegate.delta.deletion_vectors import read, write_inline
-from lakegate.effects import Effect, Protocol, drive, perform
+from lakegate.effects import Effect, Steps, drive, perform
 from lakegate.ids import Version
 from lakegate.rows.conflict import commit_protocol as publishing
 from lakegate.rows.conflict.commit_protocol import Published
@@ -249,7 +249,7 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
         return published
 
 
-def _waited(scenario: Scenario, writer: int) -> Protocol[Published]:
+def _waited(scenario: Scenario, writer: int) -> Steps[Published]:
     """Runs a writer whose change is computed before its turn: it is rebased now and then, and put at last."""
     executed = yield from perform(Execute())
     assert isinstance(executed, Captured), "nothing is put when it is computed ahead"

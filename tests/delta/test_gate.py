@@ -466,7 +466,8 @@ def test_a_renewed_reservation_does_not_prolong_a_wait_that_has_begun(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """The holder renews its reservation, as a statement does that a writer without a gate outruns."""
-    assert gate.reserve(table, "one", 1500)
+    append(session, table, 30)  # the next append is planned faster, so that it comes to the gate in time
+    assert gate.reserve(table, "one", 5_000)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(append, session, table, 20)
         wait_until(lambda: is_held(session))

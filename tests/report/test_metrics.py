@@ -18,8 +18,8 @@ from prometheus_client.samples import Sample
 
 from lakegate.cli.metrics import ALERTS, DASHBOARD, shipped
 from lakegate.ops.status import HolderStatus, JobStatus, LockStatus, WaitingStatus
-from lakegate.ops.stored_requests import Kept
-from lakegate.report.metrics import METRICS, Facts, families
+from lakegate.ops.stored_requests import StateCount
+from lakegate.report.metrics import METRICS, MetricsInput, families
 from lakegate.report.statements import STATEMENT_METRICS, StatementMetrics
 from lakegate.telemetry.events import PersonActed, StatementPublished
 from tests.cli.command import lakegate
@@ -53,7 +53,7 @@ LOCK = LockStatus(
 ACT = PersonActed(
     action_id="a", lock="L", job="In", action="break", by="me", reason="x", at_ms=1, outcome="done"
 )  # fmt: skip
-FACTS = Facts(
+FACTS = MetricsInput(
     pipeline="p",
     version="1",
     now_ms=10_000,
@@ -63,13 +63,17 @@ FACTS = Facts(
     kept=[
         (
             "Out",
-            [Kept(state="dead", requests=2, oldest_ms=4_000, ages={"1h": 2, "1d": 0, "7d": 0, "30d": 0, "older": 0})],
+            [
+                StateCount(
+                    state="dead", requests=2, oldest_ms=4_000, ages={"1h": 2, "1d": 0, "7d": 0, "30d": 0, "older": 0}
+                )
+            ],
         )
     ],
 )
 
 
-def exposed(facts: Facts = FACTS) -> str:
+def exposed(facts: MetricsInput = FACTS) -> str:
     class Collector:
         def collect(self) -> Iterator[Any]:
             yield from families(facts)

@@ -19,7 +19,7 @@ from lakegate.errors import CommitInDoubt, Unavailable
 from lakegate.ids import TableLocation, Version
 from lakegate.rows import group_commit
 from lakegate.rows.commit_attempt import CommitAttempt
-from lakegate.rows.commit_queue import Line
+from lakegate.rows.commit_queue import CommitQueue
 from lakegate.rows.committer import Publisher, Staged, publisher
 from lakegate.rows.conflict.effects import Joined
 from lakegate.rows.result import Result
@@ -161,7 +161,7 @@ def test_a_statement_on_the_table_as_it_was_before_it_was_replaced_is_in_no_grou
 
 def test_a_member_that_got_its_result_is_not_put_again() -> None:
     """Its thread may run only after the next leader has looked: a second put would double its rows."""
-    line = Line()
+    line = CommitQueue()
     told, waiting, leader = entries = [SimpleNamespace(reply=None) for _ in range(3)]
     for entry in entries:
         line.enter(entry)

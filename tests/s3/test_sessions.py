@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegate.demo.aws_server import AwsServer, Fault
+from lakegate.demo.aws_server import AwsServer, InjectedFault
 from lakegate.spark.log_stores import CHECKPOINTS_KEY, CLASSES, VACUUM_KEY
 from tests.s3.drivers import Asked
 from tests.s3.policy import S3_PAGE, allowed, needed
@@ -68,9 +68,15 @@ def test_a_statement_says_what_s3_refused(aws: AwsServer, asked: Asked) -> None:
     denied = {"status": 403, "code": "AccessDenied", "message": "Access Denied"}
     commit = r"_delta_log/\d{20}\.json$"
     for fault, expected in (
-        (Fault("error_before", key="refusing", times=None, **expired), "the credentials have expired"),
-        (Fault("error_before", kind="PUT", key=commit, times=None, **denied), "permission is missing: s3:PutObject"),
-        (Fault("error_before", kind="PUT", key="/part-", times=None, **denied), "permission is missing: s3:PutObject"),
+        (InjectedFault("error_before", key="refusing", times=None, **expired), "the credentials have expired"),
+        (
+            InjectedFault("error_before", kind="PUT", key=commit, times=None, **denied),
+            "permission is missing: s3:PutObject",
+        ),
+        (
+            InjectedFault("error_before", kind="PUT", key="/part-", times=None, **denied),
+            "permission is missing: s3:PutObject",
+        ),
     ):
         aws.fail(fault)
         code, words = asked.ask("statement", "DELETE FROM delta.`s3a://lake/refusing` WHERE id = 3")

@@ -13,7 +13,7 @@ from lakegate.ids import Epoch, JobName, TableLocation, Version
 from lakegate.streams.supervisor import Supervisor
 from lakegate.telemetry.events import TurnGranted, TurnWaits
 from lakegate.turns.coordinator import Coordinator
-from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.effect_runner import Process, RunnerPorts
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.lock_record import LockRecord, Pause
 from lakegate.turns.protocol.ordering import NoRule, OrderRule
@@ -71,7 +71,9 @@ class Bench:
     ) -> None:
         self.store, self.seen, self.work = store or MemoryTurnStore(lease_s=None), Recorder(), Sweeps()
         self.log = FakeTableLog()
-        ports = Ports(store=self.store, log=self.log, clock=FakeClock(), randomness=CountingIds(), events=self.seen)
+        ports = RunnerPorts(
+            store=self.store, log=self.log, clock=FakeClock(), randomness=CountingIds(), events=self.seen
+        )
         self.coordinator = Coordinator(
             ports,
             lock="L",

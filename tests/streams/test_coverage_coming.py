@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from lakegate.delta.actions import Captured, Changes, FileChange
 from lakegate.ids import TableLocation, Version
 from lakegate.rows.committer import publisher
-from lakegate.rows.conflict.commit_protocol import Followed, Speculation
+from lakegate.rows.conflict.commit_protocol import RebasedAhead, Speculation
 from lakegate.rows.execution import Execution
 from lakegate.streams.requests.apply import TargetRows
-from lakegate.streams.requests.precompute import Change, Looked
+from lakegate.streams.requests.precompute import MatchedRows, PrecomputedChange
 from lakegate.streams.requests.resolver import RequestReader
 from tests.delta.delta_tables import commit_paths
 from tests.stream_bench import Bench, Crash, table
@@ -327,14 +327,14 @@ def test_outcomes_of_requests_are_written_concurrently_with_their_change(
 ) -> None:
     """With the rows that they will have met; written again if another commit came in between after all."""
     looked = threading.Event()
-    real = Change.count_matches
+    real = PrecomputedChange.count_matches
 
-    def look(*given: Any) -> Looked:
+    def look(*given: Any) -> MatchedRows:
         found = real(*given)
         looked.set()
         return found
 
-    monkeypatch.setattr(Change, "count_matches", look)
+    monkeypatch.setattr(PrecomputedChange, "count_matches", look)
     locations = [b.target, TableLocation(f"{b.root}/_lakegate/requests/Mut")]
     for batch, row in enumerate([None, ("9", "b", "b")], 1):
         kind, frame = b.stream("Mut"), b.batch(requests("a>p" if row is None else "b>q"), REQUEST, batch)
@@ -363,7 +363,8 @@ def test_an_expected_commit_has_come_only_if_it_changed_nothing_else() -> None:
     """Another definition of the table may ask for other files of a commit, as a change feed does."""
     files = {"f": FileChange("f", None, {"path": "f"})}
     speculation = Speculation(
-        files=files, followed=Followed(commit=Captured(version=Version(1), actions=(), info={}), level=1, reason=None)
+        files=files,
+        rebased=RebasedAhead(commit=Captured(version=Version(1), actions=(), info={}), level=1, reason=None),
     )
     assert speculation.has_come(Changes(version=Version(3), files=files, transactions={"stream": 1}))
     for more in ({"is_definition_changed": True}, {"is_file_said_anew": True}, {"domains": frozenset({"d"})}):

@@ -17,7 +17,7 @@ from lakegate.syncs.plan.difference import Difference
 from lakegate.syncs.plan.record import Record
 from lakegate.syncs.replay import Replay
 from lakegate.syncs.runner import SyncSettings, run
-from lakegate.syncs.verify import Verified, verify
+from lakegate.syncs.verify import VerifiedSync, verify
 from tests.syncs.short_changes import Step, c, changes_of, d, u
 from tests.syncs.target_databases import KINDS, fresh
 from tests.syncs.unique_key_histories import as_sent, serial
@@ -55,7 +55,7 @@ def carried(database: Database, changes: Sequence[Change]) -> None:
         target.close()
 
 
-def compared(database: Database, changes: Sequence[Change], **more: Any) -> Verified:
+def compared(database: Database, changes: Sequence[Change], **more: Any) -> VerifiedSync:
     """Returns the result of `verify`."""
     target = database.target()
     try:

@@ -9,7 +9,7 @@ from lakegate.ids import TableLocation
 from lakegate.ports import WriteToken
 from lakegate.telemetry.events import TurnEnded
 from lakegate.turns.coordinator import Coordinator
-from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.effect_runner import Process, RunnerPorts
 from lakegate.turns.ports import TurnStore, WriteGate
 from lakegate.turns.protocol.effects import StepMark
 from lakegate.turns.protocol.fencing import query_token
@@ -40,7 +40,7 @@ class Bench:
         timeout_s: float = 0.0,
         clock: FakeClock | None = None,
     ) -> Coordinator:
-        ports = Ports(
+        ports = RunnerPorts(
             store=self.store,
             log=self.log,
             clock=clock or self.clock,

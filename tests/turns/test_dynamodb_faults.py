@@ -16,7 +16,7 @@ import pytest
 
 from harness import contender
 from harness.proxy import Proxy
-from lakegate.demo.aws_server import REGION, AwsServer, Fault
+from lakegate.demo.aws_server import REGION, AwsServer, InjectedFault
 from lakegate.errors import LakegateError, TurnNotGranted
 from tests.turns.contenders import LOCK, World
 
@@ -140,11 +140,11 @@ def test_a_server_that_stands_still_costs_a_pause_or_a_turn_and_nothing_else(wor
 def test_turns_go_on_while_answers_are_lost_and_requests_are_throttled(world: World, aws: AwsServer) -> None:
     """Each seventh change loses its answer, each eleventh request is throttled, and more: no turn is given twice."""
     faults = [
-        Fault("lose_reply", kind="PutItem|UpdateItem|DeleteItem", each=7, times=None),
-        Fault("lose_request", each=13, times=None),
-        Fault("error_before", each=11, times=None, status=400, code="ProvisionedThroughputExceededException"),
-        Fault("error_after", kind="PutItem", each=5, times=None, status=500, code="InternalServerError"),
-        Fault("error_before", each=17, times=None, status=503, code="ServiceUnavailable"),
+        InjectedFault("lose_reply", kind="PutItem|UpdateItem|DeleteItem", each=7, times=None),
+        InjectedFault("lose_request", each=13, times=None),
+        InjectedFault("error_before", each=11, times=None, status=400, code="ProvisionedThroughputExceededException"),
+        InjectedFault("error_after", kind="PutItem", each=5, times=None, status=500, code="InternalServerError"),
+        InjectedFault("error_before", each=17, times=None, status=503, code="ServiceUnavailable"),
     ]
     aws.fail(*faults)
     aws.forget_requests()

@@ -17,7 +17,7 @@ class Queued(Protocol):
 Q = TypeVar("Q", bound=Queued)
 
 
-class Line:
+class CommitQueue:
     """The statements of one driver that are going to commit to a table."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from lakegate.delta.idempotent_writes import APP_ID_CONF, NUMBER_CONF
 from lakegate.delta.jvm import check_jvm, silence
 from lakegate.delta.storage_errors import in_plain_words
 from lakegate.delta.table_log import refuse_catalog
-from lakegate.effects import Protocol, drive
+from lakegate.effects import Steps, drive
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.rows.commit_attempt import Base
@@ -133,7 +133,7 @@ class Publisher(Shared):
         protocol = speculate(staged.commit, coming, staged.speculation)
         return replace(staged, speculation=drive(protocol, transaction.answer))
 
-    def _rebased(self, staged: Staged, protocol: Protocol[RebasedAhead | None], meets: Meets) -> Staged:
+    def _rebased(self, staged: Staged, protocol: Steps[RebasedAhead | None], meets: Meets) -> Staged:
         transaction = Transaction(self, staged.dml, staged.statement_id, staged.base, takes_lock=False, meets=meets)
         followed = drive(protocol, transaction.answer)
         if followed is None:

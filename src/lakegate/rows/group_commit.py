@@ -16,14 +16,14 @@ from lakegate.errors import CommitInDoubt, LakegateError
 from lakegate.ids import Version
 from lakegate.rows.commit_attempt import CommitAttempt
 from lakegate.rows.concurrent_commits import ConcurrentCommits
-from lakegate.rows.conflict.effects import InDoubt, Joined, Waiting
+from lakegate.rows.conflict.effects import GroupInDoubt, Joined, Waiting
 from lakegate.rows.conflict.group_commit import Group, gather
 
 LOGGER = logging.getLogger("lakegate")
 
 
 @dataclass(eq=False)
-class Entry:
+class QueuedStatement:
     """A statement that waits for a version, and its reply."""
 
     attempt: CommitAttempt
@@ -31,10 +31,10 @@ class Entry:
     answer: Callable[[Effect[Any]], Any]
     """Answers the effects of its rebase."""
     waiting: Waiting
-    reply: Joined | InDoubt | BaseException | None = None
+    reply: Joined | GroupInDoubt | BaseException | None = None
 
 
-def lead(entries: Sequence[Entry]) -> None:
+def lead(entries: Sequence[QueuedStatement]) -> None:
     """Commits the statements that can share the next version, and records their replies; does nothing for a single one.
 
     Args:
@@ -51,7 +51,7 @@ def lead(entries: Sequence[Entry]) -> None:
     group = _gathered(head, commits, entries)
     if group is None or len(group.members) < 2:
         return
-    told: list[Entry] = [entries[member] for member in group.members]
+    told: list[QueuedStatement] = [entries[member] for member in group.members]
     try:
         version = Version(head + 1) if group.actions else None
         tried = commit.Tried("done", "") if version is None else leader.commit(version, group.actions, group.info)
@@ -61,7 +61,7 @@ def lead(entries: Sequence[Entry]) -> None:
             entry.attempt.info = member.info
             if tried.reply == "unknown":
                 entry.commits.in_doubt = version
-            entry.reply = Joined(version, member.level) if tried.reply == "done" else InDoubt(tried.transaction_id)
+            entry.reply = Joined(version, member.level) if tried.reply == "done" else GroupInDoubt(tried.transaction_id)
     except BaseException as error:
         for entry in told:
             entry.reply = entry.reply or _for_a_member(error)
@@ -69,7 +69,9 @@ def lead(entries: Sequence[Entry]) -> None:
             raise  # an interrupted thread ends, whether or not its statement is one of them
 
 
-def _gathered(head: Version, commits: Mapping[Version, tuple[Action, ...]], entries: Sequence[Entry]) -> Group | None:
+def _gathered(
+    head: Version, commits: Mapping[Version, tuple[Action, ...]], entries: Sequence[QueuedStatement]
+) -> Group | None:
     """Selects the members of a group; None if an effect of one of them fails: the member's own thread then meets the error."""
     protocol = gather(head, commits, [entry.waiting for entry in entries])
     try:

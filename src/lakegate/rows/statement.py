@@ -19,7 +19,7 @@ from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS, Jvm, scala_object
 from lakegate.ids import TableLocation
 from lakegate.rows.conflict.data_skipping import Among, Both, Compared, Condition, Everything, parse
-from lakegate.rows.conflict.read_set import Facts, Operation
+from lakegate.rows.conflict.read_set import Operation, StatementFacts
 from lakegate.rows.plan_analysis import (
     EXPRESSIONS,
     PATTERNS,
@@ -142,9 +142,9 @@ class Dml:
         for name in ("_empty", "described_condition", "described_keys"):
             self.__dict__.pop(name, None)
 
-    def facts(self, *, has_vectors: bool, has_row_ids: bool) -> Facts:
+    def facts(self, *, has_vectors: bool, has_row_ids: bool) -> StatementFacts:
         """Returns the facts that classify it."""
-        return Facts(
+        return StatementFacts(
             operation=self.operation,
             has_vectors=has_vectors,
             has_row_ids=has_row_ids,

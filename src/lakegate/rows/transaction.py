@@ -28,7 +28,7 @@ from lakegate.rows.conflict.effects import (
     ExecuteOn,
     FindEntered,
     FindMoved,
-    InDoubt,
+    GroupInDoubt,
     Joined,
     MeetKeys,
     Put,
@@ -42,7 +42,7 @@ from lakegate.rows.conflict.rebase import rebase
 from lakegate.rows.conflict_details import tell_of
 from lakegate.rows.driver_state import Shared
 from lakegate.rows.execution import Execution
-from lakegate.rows.group_commit import Entry, lead
+from lakegate.rows.group_commit import QueuedStatement, lead
 from lakegate.rows.result import Result
 from lakegate.rows.statement import Dml
 
@@ -186,7 +186,7 @@ class Transaction:
                 "?" if earlier is None else earlier.operation,
             )
 
-    def _read_changes(self, after: Version, waiting: Waiting | None) -> Changes | Joined | InDoubt:
+    def _read_changes(self, after: Version, waiting: Waiting | None) -> Changes | Joined | GroupInDoubt:
         attempt = self.attempt
         attempt.begin()
         self._waiting = waiting
@@ -196,7 +196,7 @@ class Transaction:
             return self.commits.changes(after)
         if self.group_max <= 1 or attempt.is_reserved or waiting.lost.info.get("userMetadata") is not None:
             return self.commits.changes(after)
-        entry = Entry(attempt, self.commits, self.answer, waiting)
+        entry = QueuedStatement(attempt, self.commits, self.answer, waiting)
         attempt.line.enter(entry)
         try:
             attempt.lock()

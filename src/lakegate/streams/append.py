@@ -38,7 +38,7 @@ from lakegate.streams.requests.columns import fields_of
 from lakegate.streams.requests.standing import ColumnMoved, RequestTables
 from lakegate.streams.requests.table import ddl
 from lakegate.streams.requests.unsettled_batch import later_rules
-from lakegate.streams.requests.visibility import Deciding, Look
+from lakegate.streams.requests.visibility import Deciding, RequestsSnapshot
 from lakegate.streams.table_rules import attempted, marked, rules_of
 from lakegate.telemetry.events import Noticed
 
@@ -65,7 +65,7 @@ class _Read:
 class _Computed:
     """A batch after the standing requests were applied to it."""
 
-    look: Look
+    look: RequestsSnapshot
     """The state of the request tables that the batch was computed from."""
     version: Version | None
     """The target's version in which duplicate keys were looked up; None where the stream looks up no keys."""
@@ -83,7 +83,7 @@ class _Ahead:
     read: _Read
     rest: Rest
     """Detects that other streams have stopped changing the request tables."""
-    look: Look
+    look: RequestsSnapshot
     """The last state of the request tables that was read."""
     settled: frozenset[str] = frozenset()
     """Other streams that have recorded the outcomes of a batch since this one was read, and have stored no other batch."""
@@ -185,7 +185,7 @@ class AppendStream:
         else:
             pending.announce(target, job, batch_id, computed.insert.commit)
 
-    def _computed(self, read: _Read, look: Look) -> _Computed | None:
+    def _computed(self, read: _Read, look: RequestsSnapshot) -> _Computed | None:
         session, target = self._context.session, self._context.target
         version = self._context.log.head(target) if self._append.on_duplicate == "keep_first" else None
         try:
@@ -293,7 +293,7 @@ class AppendStream:
             bad, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
         return _Read(metadata=metadata, rows=rows, bad=bad, cached=cached)
 
-    def _met(self, read: _Read, look: Look) -> tuple[DataFrame, DataFrame | None]:
+    def _met(self, read: _Read, look: RequestsSnapshot) -> tuple[DataFrame, DataFrame | None]:
         """Returns the rows after the standing requests, and the records that the table then refuses (None: none are kept)."""
         rows, refused, metadata = read.rows, None, read.metadata
         sets = any(isinstance(one.kind, Mutate) and one.kind.set for one in self._deciding.streams)
@@ -311,7 +311,7 @@ class AppendStream:
             rows = self._first_of_key(rows, read.cached)
         return rows.drop(*SOURCE_COLUMNS), refused
 
-    def _holds(self, computed: _Computed, now: Look) -> bool:
+    def _holds(self, computed: _Computed, now: RequestsSnapshot) -> bool:
         """Returns True if no commit has changed the tables that a batch was computed from."""
         # Rows that others append matter only if the stream looks up keys.
         version = computed.version
@@ -454,7 +454,7 @@ class AppendStream:
     def _request_tables(self) -> list[TableLocation]:
         return [self._context.requests_of(stream) for stream in self._deciding.streams]
 
-    def _with_standing(self, rows: DataFrame, look: Look, metadata: TableMetadata) -> DataFrame:
+    def _with_standing(self, rows: DataFrame, look: RequestsSnapshot, metadata: TableMetadata) -> DataFrame:
         """Applies the table's standing mutations to the rows, stream by stream."""
         now_ms = self._context.clock.wall_ms()
         for stream in self._deciding.streams:
@@ -469,7 +469,7 @@ class AppendStream:
                 rows = meet(rows, later, stream.kind, metadata)
         return rows
 
-    def _without_erased(self, rows: DataFrame, look: Look, metadata: TableMetadata) -> DataFrame:
+    def _without_erased(self, rows: DataFrame, look: RequestsSnapshot, metadata: TableMetadata) -> DataFrame:
         for stream in self._deciding.streams:
             if not isinstance(stream.kind, Erase):
                 continue

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lakegate.delta.actions import Body, Captured, Changes, Committed, FileChange
-from lakegate.effects import Protocol, perform
+from lakegate.effects import Steps, perform
 from lakegate.ids import Version
 from lakegate.rows.conflict.effects import (
     Describe,
     Execute,
     ExecuteOn,
-    InDoubt,
+    GroupInDoubt,
     Joined,
     Put,
     ReadChanges,
@@ -92,7 +92,7 @@ def _without_nothing(file: Body | None) -> Body | None:
     return None if file is None else {name: value for name, value in file.items() if value is not None and value != {}}
 
 
-def rebase_ahead(staged: Captured, speculation: Speculation | None = None) -> Protocol[RebasedAhead | None]:
+def rebase_ahead(staged: Captured, speculation: Speculation | None = None) -> Steps[RebasedAhead | None]:
     """Rebases a staged commit on what is committed now, without committing it: `publish` then has less to do.
 
     Returns None if no commit was made since, or if only `publish` can decide what happens to the commit.
@@ -106,7 +106,7 @@ def rebase_ahead(staged: Captured, speculation: Speculation | None = None) -> Pr
     return (yield from _rebased_once(staged, won))
 
 
-def speculate(staged: Captured, coming: Mapping[str, Body], before: Speculation | None) -> Protocol[Speculation | None]:
+def speculate(staged: Captured, coming: Mapping[str, Body], before: Speculation | None) -> Steps[Speculation | None]:
     """Rebases a staged commit as if these files were committed next; returns `before` if it is still valid.
 
     Args:
@@ -123,7 +123,7 @@ def speculate(staged: Captured, coming: Mapping[str, Body], before: Speculation 
     return None if followed is None else Speculation(files=files, rebased=followed)
 
 
-def adopt(staged: Captured, speculation: Speculation) -> Protocol[RebasedAhead | None]:
+def adopt(staged: Captured, speculation: Speculation) -> Steps[RebasedAhead | None]:
     """Returns the speculative rebase if exactly the expected files were committed; else None."""
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes), "only a waiting statement gets another answer"
@@ -134,7 +134,7 @@ def _at(version: Version, followed: RebasedAhead) -> RebasedAhead:
     return replace(followed, commit=replace(followed.commit, version=version))
 
 
-def _rebased_once(staged: Captured, won: Changes) -> Protocol[RebasedAhead | None]:
+def _rebased_once(staged: Captured, won: Changes) -> Steps[RebasedAhead | None]:
     statement = yield from perform(Describe())
     rebased = yield from rebase(statement, staged, won)
     if isinstance(rebased, Partly):
@@ -146,7 +146,7 @@ def _rebased_once(staged: Captured, won: Changes) -> Protocol[RebasedAhead | Non
     return RebasedAhead(commit=commit, level=rebased.level, reason=None)
 
 
-def publish(staged: Captured | None = None, since: Version | None = None) -> Protocol[Published]:
+def publish(staged: Captured | None = None, since: Version | None = None) -> Steps[Published]:
     """Executes a statement and commits it.
 
     Args:
@@ -194,7 +194,7 @@ def publish(staged: Captured | None = None, since: Version | None = None) -> Pro
         )
 
 
-def _on_part(before: Captured, part: Partly) -> Protocol[Captured]:
+def _on_part(before: Captured, part: Partly) -> Steps[Captured]:
     """Executes a statement again on some files; returns one commit of the result and of the part that is kept."""
     executed = yield from perform(ExecuteOn(part.files, part.version))
     if isinstance(executed, Committed):
@@ -218,7 +218,7 @@ def info_of(statement: Statement, info: Body, rebased: Rebased) -> Body:
     return {**info, "operationMetrics": {**(info.get("operationMetrics") or {}), "numDeletedRows": str(rows)}}
 
 
-def _rebase_and_commit(statement: Statement, lost: Captured, since: Version) -> Protocol[_Tried]:
+def _rebase_and_commit(statement: Statement, lost: Captured, since: Version) -> Steps[_Tried]:
     """Rebases a captured commit on the winning commits and commits it; repeats this as often as others are first again.
 
     Args:
@@ -237,7 +237,7 @@ def _rebase_and_commit(statement: Statement, lost: Captured, since: Version) -> 
         won = yield from perform(ReadChanges(lost.version, None if tried else Waiting(statement, lost)))
         if isinstance(won, Joined):
             return _Tried(won.version, won.level, 0)
-        if isinstance(won, InDoubt):
+        if isinstance(won, GroupInDoubt):
             tried.add(won.transaction_id)
             continue
         # A commit whose answer was lost may have arrived, or may still arrive. As long as its version is free, we try the same

@@ -15,12 +15,12 @@ from lakegate.streams.bad_records import refuse_stored
 from lakegate.streams.interfaces import APPLY, BatchResult, BatchTurn
 from lakegate.streams.requests.apply import Met, TargetRows
 from lakegate.streams.requests.erased_keys import Erasures
-from lakegate.streams.requests.outcomes import Outcome
+from lakegate.streams.requests.outcomes import RequestOutcomes
 from lakegate.streams.requests.parts import Parts
-from lakegate.streams.requests.resolver import Decided, Held, Standing
+from lakegate.streams.requests.resolver import Decided, Held, StandingRequests
 from lakegate.streams.requests.rules import Admitted, Path, Settled, follow, last_of_key, settle
 from lakegate.streams.requests.sweep import Sweeps
-from lakegate.streams.requests.visibility import Look
+from lakegate.streams.requests.visibility import RequestsSnapshot
 from lakegate.streams.requests.watermark import Tested, job_of
 
 _SEARCH_MAX = 1000
@@ -53,7 +53,7 @@ class StoredBatches:
         self._parts, self._context, self._meaning = parts, parts.context, parts.meaning
         self._sweeps, self.kept_of_erased = sweeps, kept_of_erased
 
-    def run(self, turn: BatchTurn, batch_id: int, look: Look) -> BatchResult:
+    def run(self, turn: BatchTurn, batch_id: int, look: RequestsSnapshot) -> BatchResult:
         """Decides on the stored requests, applies them and records their outcomes.
 
         Args:
@@ -149,7 +149,7 @@ class StoredBatches:
                 return Version((said.get("user") or {}).get("tested", commit.version - 1))
         return Version(since)
 
-    def outcome(self, decided: Decided, met: Met | None) -> Outcome:
+    def outcome(self, decided: Decided, met: Met | None) -> RequestOutcomes:
         """Computes the outcome of the requests that matched these rows."""
         admitted, paths = decided.admitted, decided.paths
         waiting, standing = decided.kept.waiting, decided.kept.standing
@@ -163,9 +163,9 @@ class StoredBatches:
                     replaced[before] = Settled(state="superseded", reason=f"followed by {newest.id}")
         tested = self._tested_after(decided.own, waiting, settled, standing, effects, met)
         version = met.version if met else tested.tested
-        return Outcome(settled=settled, replaced=replaced, effects=effects, tested=tested, version=version)
+        return RequestOutcomes(settled=settled, replaced=replaced, effects=effects, tested=tested, version=version)
 
-    def _effects(self, paths: Mapping[str, Path], standing: Standing) -> dict[str, Path]:
+    def _effects(self, paths: Mapping[str, Path], standing: StandingRequests) -> dict[str, Path]:
         """Returns request id → the path that later rows of its key follow from now on."""
         if not (self._meaning.moves_rows and self._meaning.is_standing):
             return {}
@@ -177,7 +177,7 @@ class StoredBatches:
         held: Held,
         waiting: Held,
         settled: Mapping[str, Settled],
-        standing: Standing,
+        standing: StandingRequests,
         effects: Mapping[str, Path],
         met: Met | None,
     ) -> Tested:
@@ -206,7 +206,7 @@ class StoredBatches:
         )
 
 
-def result_of(decided: Decided, outcome: Outcome, met: Met | None) -> BatchResult:
+def result_of(decided: Decided, outcome: RequestOutcomes, met: Met | None) -> BatchResult:
     """Returns the counts of a batch that was applied."""
     return BatchResult(
         rows_in=len(decided.own.requests),

@@ -29,7 +29,7 @@ from lakegate.streams.table_rules import rules_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class IngestedBatch:
     """A micro-batch converted to requests."""
 
     rows: DataFrame
@@ -105,7 +105,7 @@ class Storing:
         assert values is None or isinstance(values, StructType)
         return layout(match, values, sequence)
 
-    def taken_in(self, records: DataFrame, schema: StructType | None, stamp: str, batch_id: int) -> Taken:
+    def taken_in(self, records: DataFrame, schema: StructType | None, stamp: str, batch_id: int) -> IngestedBatch:
         """Returns a batch as rows of the request table, and its records that do not fit."""
         location, log = self._requests.location, self._context.log
         target = self._context.target
@@ -125,7 +125,7 @@ class Storing:
             now_ms=self._context.clock.wall_ms(),
             head=log.head(self._context.target),
         )
-        return Taken(rows=rows, bad=bad, cached=None if bad is None else prepared)
+        return IngestedBatch(rows=rows, bad=bad, cached=None if bad is None else prepared)
 
     def written(self, rows: DataFrame, batch_id: int) -> Staged:
         """Writes the requests of a batch to files, uncommitted; from now on other streams may use them in their decisions."""
@@ -138,7 +138,9 @@ class Storing:
         """Withdraws the announced requests, because they are stored or were given up."""
         publisher(self._context.session).pending_appends.withdraw(self._requests.location, self._spec.name)
 
-    def store(self, turn: BatchTurn, taken: Taken, batch_id: int, staged: Staged | None = None) -> tuple[int, bool]:
+    def store(
+        self, turn: BatchTurn, taken: IngestedBatch, batch_id: int, staged: Staged | None = None
+    ) -> tuple[int, bool]:
         """Stores the batch's requests. Returns the number of dead letters, and False if an earlier run had stored the batch."""
         letters, location = 0, self._requests.location
 

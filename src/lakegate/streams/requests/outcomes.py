@@ -29,7 +29,7 @@ ANY_ROWS_CONF = "spark.databricks.delta.replaceWhere.constraintCheck.enabled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RequestOutcomes:
     """The outcomes of requests."""
 
     settled: Mapping[str, Settled]
@@ -52,7 +52,7 @@ class Settling:
     def __init__(self, context: StreamContext, requests: RequestTable) -> None:
         self._context, self._requests = context, requests
 
-    def stage(self, held: Held, outcome: Outcome, stored: DataFrame) -> Staged | None:
+    def stage(self, held: Held, outcome: RequestOutcomes, stored: DataFrame) -> Staged | None:
         """Writes the files of an expected outcome in advance; `write` commits them.
 
         Args:
@@ -65,7 +65,7 @@ class Settling:
         dml = self._rewriting(stored, self._source(held, outcome), _values(outcome))
         return publisher(self._context.session).stage(dml)
 
-    def write(self, turn: BatchTurn, held: Held, outcome: Outcome, staged: Staged | None = None) -> None:
+    def write(self, turn: BatchTurn, held: Held, outcome: RequestOutcomes, staged: Staged | None = None) -> None:
         """Records the outcome of the requests, in one commit with the version up to which the stream was tested.
 
         Args:
@@ -101,12 +101,12 @@ class Settling:
     def _stored(self) -> DataFrame:
         return self._requests.raw().where(F.col("state") == "stored")
 
-    def _states(self, held: Held, outcome: Outcome) -> list[str]:
+    def _states(self, held: Held, outcome: RequestOutcomes) -> list[str]:
         """Returns the states that these requests may have now; the rest of the table is not read."""
         of_held = held.rows["state"].to_pylist() if held.requests else []
         return sorted({*of_held, *(["applied"] if outcome.replaced or outcome.effects else [])})
 
-    def _source(self, held: Held, outcome: Outcome) -> DataFrame:
+    def _source(self, held: Held, outcome: RequestOutcomes) -> DataFrame:
         """Returns the changes of each request."""
         ids, settled = outcome.ids, outcome.settled
         outcomes = {**settled, **outcome.replaced}
@@ -162,7 +162,7 @@ class Settling:
         return frame.select("request_id", F.struct("op", "set", "ends_at").cast(stored).alias("effect"))
 
 
-def _values(outcome: Outcome) -> dict[str, str]:
+def _values(outcome: RequestOutcomes) -> dict[str, str]:
     """Returns column → SQL of the written value, where `s` is a request's change and `t` its row."""
     values = {
         "state": "coalesce(s.state, t.state)",

@@ -10,11 +10,11 @@ from lakegate.streams.interfaces import StreamContext
 from lakegate.streams.requests.erased_keys import Erasures, erasures_of
 from lakegate.streams.requests.ingest import Storing
 from lakegate.streams.requests.outcomes import Settling
-from lakegate.streams.requests.resolver import Kept, RequestReader, meaning_of
+from lakegate.streams.requests.resolver import KeptRequests, RequestReader, meaning_of
 from lakegate.streams.requests.rules import Meaning
 from lakegate.streams.requests.standing import RequestTables
 from lakegate.streams.requests.table import RequestTable
-from lakegate.streams.requests.visibility import Deciding, Look
+from lakegate.streams.requests.visibility import Deciding, RequestsSnapshot
 from lakegate.streams.requests.watermark import Progress
 
 
@@ -62,7 +62,7 @@ class Parts:
         """True if requests may write values of erased persons into rows."""
         return isinstance(self.kind, Mutate) and bool(self.kind.set)
 
-    def erasures(self, look: Look | None = None) -> Erasures | None:
+    def erasures(self, look: RequestsSnapshot | None = None) -> Erasures | None:
         """Returns the erased keys to which rows must not be moved, as of a look; None if no request could do so."""
         if not isinstance(self.kind, Mutate) or not self.sets_values:
             return None
@@ -70,7 +70,7 @@ class Parts:
             return Erasures(self.context, self.kind)
         return Erasures(self.context, self.kind, unrecorded=look.unrecorded, coming=look.coming)
 
-    def kept(self, keys: Sequence[str], erasures: Erasures | None, before: Kept | None = None) -> Kept:
+    def kept(self, keys: Sequence[str], erasures: Erasures | None, before: KeptRequests | None = None) -> KeptRequests:
         """Returns the requests kept for the keys of a batch. `before` is reused where erasures have no effect on them."""
         if before is not None and self.reader.is_kept_despite_erasures:
             return before

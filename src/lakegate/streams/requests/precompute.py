@@ -30,11 +30,11 @@ from lakegate.streams.precomputed import Precomputed
 from lakegate.streams.requests.apply import Met, TargetRows, locations, target_schema
 from lakegate.streams.requests.batch import StoredBatches, result_of
 from lakegate.streams.requests.erased_keys import Erasures
-from lakegate.streams.requests.ingest import Taken
-from lakegate.streams.requests.outcomes import Outcome
+from lakegate.streams.requests.ingest import IngestedBatch
+from lakegate.streams.requests.outcomes import RequestOutcomes
 from lakegate.streams.requests.parts import Parts
-from lakegate.streams.requests.resolver import Decided, Kept
-from lakegate.streams.requests.visibility import Deciding, Look
+from lakegate.streams.requests.resolver import Decided, KeptRequests
+from lakegate.streams.requests.visibility import Deciding, RequestsSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class MatchedRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PrecomputedChange:
     """The effect of a batch of requests on the target, computed on one version."""
 
     rules: pa.Table
@@ -69,16 +69,16 @@ class Change:
     speculation: _Speculation | None = None
 
     @staticmethod
-    def compute(rows: TargetRows, decided: Decided, version: Version) -> Change:
+    def compute(rows: TargetRows, decided: Decided, version: Version) -> PrecomputedChange:
         """Counts the matching rows and prepares their change, without a commit."""
         with in_parallel(rows.session) as begin:
             met = begin(lambda: rows.meet(decided.rules, version))
             staged = rows.stage(decided.rules)
-            return Change(rules=decided.rules, met=met.result(), staged=staged)
+            return PrecomputedChange(rules=decided.rules, met=met.result(), staged=staged)
 
     def kept_up(
         self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
-    ) -> Change:
+    ) -> PrecomputedChange:
         """Updates the change to the table's present version, so that only later commits are left for the turn.
 
         Args:
@@ -93,7 +93,7 @@ class Change:
 
     def _rebased_on_expected(
         self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
-    ) -> Change:
+    ) -> PrecomputedChange:
         """Rebases the change speculatively onto files that will be added; if there are none, onto the commits made."""
         announced, head = coming(), log.head(target)  # in this order: a file committed in between is in the log
         came = self._came(log, target, head)
@@ -110,7 +110,7 @@ class Change:
             self, staged=publisher(rows.session).speculate(self.staged, more, meets), speculation=speculation
         )
 
-    def _followed(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Change:
+    def _followed(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> PrecomputedChange:
         """Rebases the change onto the commits made."""
         came = self._came(log, target, log.head(target))
         with in_parallel(rows.session) as begin:
@@ -189,13 +189,13 @@ class _Computed:
     """The target's columns."""
     own: Version
     """Version of the stream's requests before they were read."""
-    look: Look
+    look: RequestsSnapshot
     """State of the erasures."""
     erasures: Erasures | None
-    taken: Taken
+    taken: IngestedBatch
     store: Staged
     decided: Decided
-    change: Change | None
+    change: PrecomputedChange | None
     """None where the change cannot be computed before the turn."""
 
 
@@ -321,7 +321,7 @@ class PrecomputedBatches:
             computed = replace(computed, change=change)
         return replace(ahead, computed=computed)
 
-    def _redecided(self, computed: _Computed, look: Look) -> _Computed:
+    def _redecided(self, computed: _Computed, look: RequestsSnapshot) -> _Computed:
         """Decides on a batch again, with the present erasures."""
         before = computed.decided
         erasures, decided = self._decided(computed.taken.rows, before.own.keys, look, before.kept)
@@ -329,7 +329,7 @@ class PrecomputedBatches:
         return replace(computed, look=look, erasures=erasures, decided=decided, change=change)
 
     def _decided(
-        self, rows: DataFrame, keys: Sequence[str], look: Look, kept: Kept | None = None
+        self, rows: DataFrame, keys: Sequence[str], look: RequestsSnapshot, kept: KeptRequests | None = None
     ) -> tuple[Erasures | None, Decided]:
         """Decides the effect of requests; `kept`: the requests kept for their keys, read with earlier erasures."""
         parts = self._parts
@@ -339,19 +339,19 @@ class PrecomputedBatches:
             own = parts.reader.read(rows, erasures)
             return erasures, parts.reader.decide(own, reading.result())
 
-    def _change(self, decided: Decided, erasures: Erasures | None) -> Change | None:
+    def _change(self, decided: Decided, erasures: Erasures | None) -> PrecomputedChange | None:
         """Computes the change of the target; None if it cannot be computed before the turn."""
         rows = TargetRows(self._context, self._parts.kind, erasures)
         # A row's other columns may matter, too: the decision is then made on the rows that the turn reads.
         if not decided.paths or not rows.is_decided_by_key or rows.may_break_rules:
             return None
-        return Change.compute(rows, decided, self._context.log.head(self._context.target))
+        return PrecomputedChange.compute(rows, decided, self._context.log.head(self._context.target))
 
     def _is_own_unchanged(self, computed: _Computed, *, is_entered: bool = False) -> bool:
         log, location = self._context.log, self._requests.location
         return log.is_unchanged(location, computed.own, log.seen(location) if is_entered else None)
 
-    def _still_holds(self, computed: _Computed, now: Look) -> bool:
+    def _still_holds(self, computed: _Computed, now: RequestsSnapshot) -> bool:
         """Returns True if the present erasures lead to the same decision as before the turn."""
         parts, erasures, then = self._parts, computed.erasures, computed.look
         changed = parts.deciding.changed(then, now)
@@ -441,7 +441,7 @@ class PrecomputedBatches:
         decided: Decided,
         erasures: Erasures | None,
         batch_id: int,
-        change: Change,
+        change: PrecomputedChange,
         stored: DataFrame | None,
     ) -> BatchResult:
         """Commits the change of the existing rows, and records the outcomes of the requests.
@@ -459,7 +459,7 @@ class PrecomputedBatches:
         with in_parallel(session) as begin:
             kept = begin(lambda: self._stored.kept_of_erased(decided.everything, decided.admitted))
             counting = begin(partial(change.count_matches, log, target, rows))
-            expecting: Future[tuple[Outcome, Staged | None]] | None = None
+            expecting: Future[tuple[RequestOutcomes, Staged | None]] | None = None
             if stored is not None:
                 expect = partial(self._expected, decided, counting, stored)
                 expecting = begin(as_job(session, parts.spec.name, expect))
@@ -476,13 +476,15 @@ class PrecomputedBatches:
 
     def _expected(
         self, decided: Decided, counting: Future[MatchedRows], stored: DataFrame
-    ) -> tuple[Outcome, Staged | None]:
+    ) -> tuple[RequestOutcomes, Staged | None]:
         """Returns the outcome that is expected if no other commit comes first, and its prepared commit."""
         outcome = self._stored.outcome(decided, counting.result().met)
         return outcome, self._parts.settling.stage(decided.everything, outcome, stored)
 
 
-def _still_right(change: Change | None, decided: Decided, erasures: Erasures | None) -> Change | None:
+def _still_right(
+    change: PrecomputedChange | None, decided: Decided, erasures: Erasures | None
+) -> PrecomputedChange | None:
     """Returns a change if it is also the effect of a new decision; else None."""
     if change is None or change.rules != decided.rules or (erasures and erasures.other_columns):
         return None

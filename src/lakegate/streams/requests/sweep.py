@@ -15,7 +15,7 @@ from lakegate.ports import WriteToken
 from lakegate.streams.bad_records import refuse_stored
 from lakegate.streams.interfaces import APPLY, BatchResult, BatchTurn
 from lakegate.streams.requests.apply import Met, TargetRows, noted
-from lakegate.streams.requests.outcomes import Outcome
+from lakegate.streams.requests.outcomes import RequestOutcomes
 from lakegate.streams.requests.parts import Parts
 from lakegate.streams.requests.resolver import NOBODY, Held, steps_of
 from lakegate.streams.requests.rules import Admitted, Path, Settled, compose, settle
@@ -126,7 +126,7 @@ class Sweeps:
                     target, step=APPLY, name="apply", statement=lambda token: rows.change(rules, rules, met, token)
                 )
         tested = replace(self.counted(), tested=head, swept=batch_id)
-        self._settling.write(turn, NOBODY, Outcome(settled={}, tested=tested, version=head))
+        self._settling.write(turn, NOBODY, RequestOutcomes(settled={}, tested=tested, version=head))
         return BatchResult(rows_written=changed)
 
     def _kept_rules(self, rows: TargetRows, rules: pa.Table, head: Version, paths: frozenset[str] | None) -> pa.Table:
@@ -203,7 +203,7 @@ class Sweeps:
                 left.append(seen_ms)
         changes = {id_: outcome for id_, outcome in settled.items() if outcome.state != "waiting"}
         tested = Tested(tested=head, kept=len(left), oldest_ms=min(left) if left else None, swept=batch_id)
-        outcome = Outcome(settled=changes, tested=tested, version=met.version if met else head)
+        outcome = RequestOutcomes(settled=changes, tested=tested, version=met.version if met else head)
         self._settling.write(turn, held if changes else NOBODY, outcome)
         return BatchResult(
             rows_written=sum(met.counts().values()) if met else 0,
