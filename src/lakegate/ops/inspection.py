@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lakegate.delta.table_log import DeltaTableLog
-    from lakegate.syncs.api import Keeper
+    from lakegate.syncs.session import SyncSession
 
 NOBODY = Sessions(ids=frozenset(), jobs=frozenset())
 
@@ -416,15 +416,18 @@ def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Fi
 
 def _sync(pipeline: Pipeline, sync: SyncSpec, places: check.Places) -> list[Finding]:
     """Checks that the sync's target answers, and that its source exists."""
-    from lakegate.syncs.api import Keeper  # imports nothing of Spark
+    from lakegate.syncs.session import SyncSession  # imports nothing of Spark
 
     found: list[Finding] = []
-    looks: list[tuple[str, Callable[[Keeper], object]]] = [("from", Keeper.newest), ("to", Keeper.standing)]
+    looks: list[tuple[str, Callable[[SyncSession], object]]] = [
+        ("from", SyncSession.newest),
+        ("to", SyncSession.standing),
+    ]
     for key, look in looks:
         where = places.of(f"sync.{sync.name}.{key}")
         try:
-            with Keeper(pipeline, sync) as keeper:
-                look(keeper)
+            with SyncSession(pipeline, sync) as session:
+                look(session)
         except LakegateError as error:
             found += of_error(error, where)
     return found
