@@ -68,10 +68,10 @@ def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None =
             )  # fmt: skip
             return DebeziumChanges(logs=logs, tables=spec.tables, reading=_reading(source))
         case TableSource(table=name, start=start):
-            from lakegate.runtime import locate, session_of
+            from lakegate.runtime import locate, session_for
             from lakegate.syncs.sources.delta_cdf import TableFeed
 
-            session = spark or session_of(pipeline)
+            session = spark or session_for(pipeline)
             location = locate(session, pipeline.tables[name])
             return TableFeed(spark=session, location=location, table=spec.table or name, start=start)
         case _:
