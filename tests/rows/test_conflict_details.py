@@ -156,7 +156,7 @@ def test_a_statement_whose_answer_was_lost_may_have_been_committed(
         raise error
 
     with pytest.raises(kind) as raised:
-        Gate(session).run(cut_off, token="cut off", is_staged=is_staged)
+        Gate(session).run(cut_off, statement_id="cut off", is_staged=is_staged)
     assert (raised.value.__cause__ is error) == (kind is CommitInDoubt)
     assert raised.value is error or kind is CommitInDoubt
 
@@ -187,7 +187,7 @@ def test_an_error_after_the_commit_says_that_there_is_one(session: SparkSession,
         raise ValueError("late")
 
     with pytest.raises(ValueError, match="late") as raised:
-        Gate(session).run(fails_late, token="late")
+        Gate(session).run(fails_late, statement_id="late")
     assert said(raised.value) == "lakegate: the statement was committed as version 2; what failed came after it"
 
 
