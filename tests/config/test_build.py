@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -100,7 +99,7 @@ def engagement_pipeline() -> tuple[PipelineBuilder, TableBuilder]:
 
 
 def without_origins(pipeline: Pipeline) -> Pipeline:
-    return replace(pipeline, entries=())
+    return pipeline.model_copy(update={"entries": ()})
 
 
 def test_python_and_file_give_the_same_pipeline() -> None:

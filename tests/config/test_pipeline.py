@@ -24,7 +24,7 @@ from lakegate.config import (
     Unmatched,
     parse,
 )
-from lakegate.config.parse import Override
+from lakegate.config.reading import Override
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.turns.protocol.ordering import After, NoRule, Strict
 

@@ -18,7 +18,7 @@ from lakegate.config import (
     SyncSpec,
     TableSource,
 )
-from lakegate.config.parse import validate
+from lakegate.config.reading import validate
 from lakegate.config.yaml_nodes import Faults, from_values
 from lakegate.errors import InvalidRequest, Unavailable
 from lakegate.syncs.patience import Patience
