@@ -37,9 +37,7 @@ class CoordinatorSpec(Section, title="coordinator"):
     url: Annotated[str, CoordinatorUrl()] = Field(default="", examples=['"sqlite:./lake/_lakegate/turns.db"'])
     """The store of turns. `sqlite:PATH` serves the processes of one machine, `memory:` one process,
     `zookeeper://host:port,…/chroot` and `dynamodb://TABLE?region=…` several machines. Default: `sqlite:<storage>/turns.db`."""
-    lock_timeout_ms: Annotated[int, Duration()] = Field(
-        default=60_000, serialization_alias="lock_timeout", examples=["60s"]
-    )
+    lock_timeout_ms: Annotated[int, Duration()] = Field(default=60_000, examples=["60s"])
     """How long a micro-batch waits for its turn before the stream gives up, writes nothing and tries later."""
 
 

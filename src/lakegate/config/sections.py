@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pydantic import (
+    AliasGenerator,
     BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
@@ -98,14 +99,19 @@ class Written:
 
 
 class Section(BaseModel):
-    """A mapping with known keys: its fields, by their serialization alias, or else by their name.
+    """A mapping with known keys: its fields, by their serialization alias, which is by default the name without its unit.
 
     The text below a field is the meaning of its key, in the JSON Schema and in the reference. Its last sentence may be a default
     in words: `Default: for ever.` A field with `exclude=True` is not a key of the file. A value that could not be read is None
     until the faults are reported.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        alias_generator=AliasGenerator(serialization_alias=lambda name: name.removesuffix("_ms")),
+    )
     short: ClassVar[str | None] = None
     """The key that a plain text sets."""
 
@@ -119,8 +125,8 @@ class Section(BaseModel):
     @classmethod
     def keys(cls) -> dict[str, tuple[str, FieldInfo]]:
         """Returns the keys in the order of the reference: key of the file → name and description of the field."""
-        fields = {name: field for name, field in cls.model_fields.items() if not field.exclude}
-        return {field.serialization_alias or name: (name, field) for name, field in fields.items()}
+        fields = [(name, field) for name, field in cls.model_fields.items() if not field.exclude]
+        return {str(field.serialization_alias): (name, field) for name, field in fields}
 
     @model_validator(mode="wrap")
     @classmethod

@@ -169,9 +169,7 @@ class Append(Section, title="append"):
 class Unmatched(Section, title="unmatched"):
     """The treatment of an `arrived` request that never matched."""
 
-    retry_for_ms: Annotated[int, Duration()] = Field(
-        default=30 * DAY_MS, serialization_alias="retry_for", examples=["30d"]
-    )
+    retry_for_ms: Annotated[int, Duration()] = Field(default=30 * DAY_MS, examples=["30d"])
     """How long after it was first seen an `arrived` request that never matched is kept."""
     then: Annotated[Literal["dead_letter"], Choice(Literal["dead_letter"])] = Field(
         default="dead_letter", examples=["dead_letter"]
@@ -195,9 +193,7 @@ class Mutate(Section, title="mutate"):
     applied. Refused when `set` assigns a column of `match`. Default: the order of the source."""
     applies_to: Annotated[AppliesTo, Choice(AppliesTo)] = Field(examples=["arrived_and_later"])
     """`arrived`: kept until it has matched once, then settled. `arrived_and_later`: stays active, also for later rows."""
-    stand_for_ms: Annotated[int | None, Duration()] = Field(
-        default=None, serialization_alias="stand_for", examples=["365d"]
-    )
+    stand_for_ms: Annotated[int | None, Duration()] = Field(default=None, examples=["365d"])
     """How long an `arrived_and_later` request stays active. Default: for ever."""
     unmatched: Unmatched = Field(default=Unmatched(), examples=["{retry_for: 30d, then: dead_letter}"])
     """The treatment of `arrived` requests that never match. Default: {retry_for: 30d, then: dead_letter}."""
@@ -239,9 +235,7 @@ class Erase(Section, title="erase"):
     lift_when: Annotated[str | None, SQL] = Field(default=None, examples=["\"op = 'lift'\""])
     """SQL over the request: where it is true an earlier erasure ends, for a person who comes back. Default: an erasure stays
     active for ever."""
-    physical_within_ms: Annotated[int | None, Duration()] = Field(
-        default=None, serialization_alias="physical_within", examples=["30d"]
-    )
+    physical_within_ms: Annotated[int | None, Duration()] = Field(default=None, examples=["30d"])
     """The time after an erasure by which its bytes are gone from files of the table, of other streams' requests and of dead
     letters: the stream rewrites them in time, and deletes the old ones. Default: they stay until other jobs purge and vacuum
     the files."""
@@ -258,9 +252,7 @@ class Maintain(Section, title="maintain"):
     """Compact small files, whenever rows were added or changed since the last time."""
     zorder_by: Annotated[tuple[str, ...], COLUMN_NAMES] = Field(default=(), examples=["[engagement_time]"])
     """Order the rows by these columns; only with `optimize`, and not on a table with `cluster_by`."""
-    vacuum_older_than_ms: Annotated[int | None, Duration()] = Field(
-        default=None, serialization_alias="vacuum_older_than", examples=["30d"]
-    )
+    vacuum_older_than_ms: Annotated[int | None, Duration()] = Field(default=None, examples=["30d"])
     """Delete files that left the table at least this long ago; not less than its `delta.deletedFileRetentionDuration`. Default:
     none are deleted."""
 
@@ -290,7 +282,7 @@ class StreamSpec(Section, title="streams.NAME"):
     name: str = Field(default="", exclude=True)
     table: Annotated[str, TABLE_NAME] = Field(examples=["engagement"])
     """The table that the stream writes to: a name under `tables`."""
-    every_ms: Annotated[int | None, Duration()] = Field(default=None, serialization_alias="every", examples=["1h"])
+    every_ms: Annotated[int | None, Duration()] = Field(default=None, examples=["1h"])
     """The pace of the stream; `--once` and `--until-idle` ignore it. Default: again as soon as it has work; `1d` with
     `maintain`."""
     after: Annotated[After | None, AfterJobs(_STREAMS)] = Field(default=None, examples=["Ingestion"])
@@ -298,13 +290,11 @@ class StreamSpec(Section, title="streams.NAME"):
     come, first served."""
     strict: Annotated[tuple[str, ...], _STREAMS] = Field(default=(), examples=["Ingestion"])
     """The strict predecessors: the last completed turn on the lock must belong to one of these streams."""
-    absent_after_ms: Annotated[int, Duration()] = Field(
-        default=7_200_000, serialization_alias="absent_after", examples=["2h"]
-    )
+    absent_after_ms: Annotated[int, Duration()] = Field(default=7_200_000, examples=["2h"])
     """The time without a live run after which a stream named in `after` no longer blocks this stream."""
     priority: Annotated[int, Count()] = Field(default=0, examples=["5"])
     """Of the streams whose order rule lets them in, the highest priority goes first; waiting raises it, see `aging`."""
-    aging_ms: Annotated[int, Duration()] = Field(default=AGING_MS, serialization_alias="aging", examples=["5m"])
+    aging_ms: Annotated[int, Duration()] = Field(default=AGING_MS, examples=["5m"])
     """The waiting time that raises the priority by one, so that no stream waits for ever."""
     source: Annotated[Source | None, FromSection(StreamSource)] = None
     """The source of its records; required except with `maintain`."""

@@ -228,7 +228,7 @@ class SyncSpec(Section, title="sync.NAME"):
     """Whether the changes show what ON DELETE and ON UPDATE did at the source. `auto`: those of PostgreSQL, SQL Server, Oracle,
     Db2 and of a Delta table do; those of MySQL, MariaDB and change files do not, so the target's own actions are taken for the
     source's. `in_log`: they do, or the source has no such actions; nothing is added to the changes."""
-    patience_ms: Annotated[int, Duration()] = Field(default=180_000, serialization_alias="patience", examples=["10m"])
+    patience_ms: Annotated[int, Duration()] = Field(default=180_000, examples=["10m"])
     """How long `sync run` waits for a target or a source that has become unavailable, as in a restart or a fail-over, or that
     cannot be written now; then it ends with status 6."""
     source_dsn: Annotated[str | None, Dsn()] = Field(default=None, repr=False, examples=['"${SOURCE_DSN}"'])
