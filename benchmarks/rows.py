@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 import lakegate
 from benchmarks.measure import cpu_s, figures, machine, write
-from lakegate.rows.execution import publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.sql import statement
 from lakegate.rows.transaction import GROUP_CONF
 

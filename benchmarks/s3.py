@@ -21,7 +21,7 @@ from py4j.protocol import Py4JJavaError
 
 from benchmarks.measure import figures, machine, write
 from harness.log_store_jvm import hadoop_conf, log_store_jvm
-from lakegate.demo.aws_server import REGION, AwsServer, Fault, aws_server
+from lakegate.demo.aws_server import REGION, AwsServer, InjectedFault, aws_server
 from lakegate.spark.jars import jar_sources
 from lakegate.spark.java import find_java, java_sources
 from lakegate.spark.log_stores import CLASSES
@@ -60,7 +60,7 @@ def alone(server: AwsServer, jvm: Any, delay_ms: float) -> dict[str, Any]:
         for writer in writers.values():
             writer.commit(version, str(version))
     if delay_ms:
-        server.fail(Fault("delay", times=None, delay_ms=delay_ms))
+        server.fail(InjectedFault("delay", times=None, delay_ms=delay_ms))
     took: dict[str, list[float]] = {word: [] for word in STORES}
     asked: dict[str, Counter[str]] = {word: Counter() for word in STORES}
     for version in range(WARM, WARM + COMMITS):

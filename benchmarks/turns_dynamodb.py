@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.measure import machine, write
 from benchmarks.turns import handover, open_job, take_over, timed_ms
 from harness.contender import store_of
-from lakegate.demo.aws_server import REGION, AwsServer, Fault, aws_server
+from lakegate.demo.aws_server import REGION, AwsServer, InjectedFault, aws_server
 
 TURNS = 100
 LEASE_S = 10.0
@@ -70,7 +70,7 @@ def main() -> None:
         store_of(url("warm")).close()
         result: dict[str, Any] = {"machine": machine(), "lease_s": LEASE_S, "delay_ms": DELAY_MS}
         result["alone_without_delay"] = alone(aws, url("alone-0"))
-        aws.fail(Fault("delay", times=None, delay_ms=DELAY_MS))
+        aws.fail(InjectedFault("delay", times=None, delay_ms=DELAY_MS))
         result["alone"] = alone(aws, url("alone"))
         result["requests_of_a_waiter_per_second"] = waiting(aws, url("waiting"))
         result["handover_ms"] = {contenders: handover(url("handover"), contenders, 40) for contenders in (2, 10)}

@@ -25,12 +25,12 @@ from lakegate.ids import JobName, Nonce, SessionId
 from lakegate.turns.protocol.effects import (
     CommitEntry,
     CompareAndSet,
-    Execute,
     FindMark,
     LiveSessions,
     NoteTurn,
     ReadRecord,
     ReadTokens,
+    RunStatement,
     WaitForChange,
     WallClock,
 )
@@ -281,7 +281,7 @@ def _commit_entry(world: Processes, state: State, i: int, local: int) -> Iterato
         yield (who, f"{what}, reply lost"), world.move(lost, i, go(local, "unknown")), True
 
 
-def _on_execute(world: Processes, state: State, i: int, process: Process, effect: Execute) -> Iterator[Step]:
+def _on_execute(world: Processes, state: State, i: int, process: Process, effect: RunStatement) -> Iterator[Step]:
     go = world.locals.after
     who, place, flight = process.session, world.table_of[effect.table], process.flight
     if flight is None:
@@ -385,7 +385,7 @@ HANDLERS: dict[type[Any], Callable[[Processes, State, int, Process, Any], Iterat
     ReadTokens: _on_read_tokens,
     CommitEntry: _on_commit_entry,
     FindMark: _on_find_mark,
-    Execute: _on_execute,
+    RunStatement: _on_execute,
     CreateTable: _on_create_table,
     ReadCheckpoint: _on_read_checkpoint,
     PlanBatch: _on_plan,

@@ -23,7 +23,7 @@ from lakegate.config.zookeeper import read_place
 from lakegate.errors import LostTurn, TurnNotGranted, Unavailable
 from lakegate.ids import TableLocation
 from lakegate.turns.coordinator import Coordinator
-from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.effect_runner import Process, RunnerPorts
 from lakegate.turns.host import MachineClock, Uuids, this_process
 from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol.fencing import job_token
@@ -85,7 +85,7 @@ def store_of(url: str) -> TurnStore:
 
 def coordinator(store: TurnStore, lock: str, job: str, *, timeout_s: float) -> Coordinator:
     """Makes a run of the job in this process."""
-    ports = Ports(store=store, log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=Recorder())
+    ports = RunnerPorts(store=store, log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=Recorder())
     process: Process = this_process(None)
     order = Order(rule=NoRule(), absent_after_ms=None)
     return Coordinator(

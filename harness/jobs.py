@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lakegate.effects import Effect, Protocol, perform
+from lakegate.effects import Effect, Steps, perform
 from lakegate.errors import LostTurn
 from lakegate.ids import JobName, Nonce, SessionId, TableLocation, TokenId, Version
 from lakegate.turns.protocol.effects import Attempt, ReadRecord, StepMark, WaitForChange
@@ -23,12 +23,12 @@ from lakegate.turns.protocol.protocol import (
     CheckpointView,
     Entered,
     Granted,
+    GrantedTurn,
     NoTable,
+    NotGranted,
     Order,
     OtherWork,
-    Refused,
     SessionLost,
-    Turn,
     Written,
     announce_idle,
     begin,
@@ -131,7 +131,7 @@ RunEnd = Literal["idle", "again", "paused", "session lost", "halt"]
 BatchEnd = Literal["written", "again", "halt"]
 
 
-def work(job: Job, session: SessionId) -> Protocol[RunEnd]:
+def work(job: Job, session: SessionId) -> Steps[RunEnd]:
     """Runs the job's query whenever there is new data, until the session is lost or a person is needed: one process of the job."""
     attempt = 0
     while True:
@@ -145,7 +145,7 @@ def work(job: Job, session: SessionId) -> Protocol[RunEnd]:
         attempt += 1
 
 
-def resumed(name: JobName) -> Protocol[None]:
+def resumed(name: JobName) -> Steps[None]:
     """Waits, as the supervisor does, until the job is not paused any more, without a request for a turn."""
     while True:
         stored = yield from perform(ReadRecord())
@@ -154,10 +154,10 @@ def resumed(name: JobName) -> Protocol[None]:
         yield from perform(WaitForChange(stored.version, "paused"))
 
 
-def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
+def run_job(job: Job, session: SessionId, nonce: Nonce) -> Steps[RunEnd]:
     """Runs the query once: clears up what an earlier run left, then takes one turn for the data that the source has."""
     is_asking = False
-    taken: Turn | SessionLost | Refused | None = None
+    taken: GrantedTurn | SessionLost | NotGranted | None = None
     end: RunEnd = "again"
     try:
         checkpoint = yield from perform(ReadCheckpoint())
@@ -171,7 +171,7 @@ def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
         is_asking = False
         if isinstance(taken, SessionLost):
             return "session lost"
-        if isinstance(taken, Refused):
+        if isinstance(taken, NotGranted):
             return "paused" if taken.is_paused else "again"
         done = yield from work_in_turn(job, taken, batch)
         if done == "written":
@@ -184,22 +184,22 @@ def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
         if not is_back:
             # The turn had been granted: it is taken to learn its epoch, and closed as unclean below.
             taken = yield from take(job, session, nonce, checkpoint.token_id, batch)
-    if isinstance(taken, Turn):
+    if isinstance(taken, GrantedTurn):
         yield from close_unclean(taken)
     return end
 
 
 def take(
     job: Job, session: SessionId, nonce: Nonce, token_id: TokenId, batch: Batch
-) -> Protocol[Turn | SessionLost | Refused]:
+) -> Steps[GrantedTurn | SessionLost | NotGranted]:
     """Takes the turn for this batch."""
     granted = yield from take_turn(LOCK, _attempt(job, session, nonce, token_id, batch), _order(job))
     if isinstance(granted, Granted):
-        return Turn(lock=LOCK, job=job.name, nonce=nonce, epoch=granted.epoch, token_id=token_id)
+        return GrantedTurn(lock=LOCK, job=job.name, nonce=nonce, epoch=granted.epoch, token_id=token_id)
     return granted
 
 
-def work_in_turn(job: Job, turn: Turn, batch: Batch) -> Protocol[BatchEnd]:
+def work_in_turn(job: Job, turn: GrantedTurn, batch: Batch) -> Steps[BatchEnd]:
     """Runs the batches of one turn, each with its commit log, then ends the turn cleanly."""
     entered: frozenset[TableLocation] = frozenset()
     while True:
@@ -219,7 +219,7 @@ def work_in_turn(job: Job, turn: Turn, batch: Batch) -> Protocol[BatchEnd]:
         batch = following
 
 
-def write_batch(job: Job, turn: Turn, batch: Batch, entered: frozenset[TableLocation]) -> Protocol[BatchEnd]:
+def write_batch(job: Job, turn: GrantedTurn, batch: Batch, entered: frozenset[TableLocation]) -> Steps[BatchEnd]:
     """Does what the user's function does with one batch; enters each table before its first write."""
     here: frozenset[TableLocation] = frozenset() if job.enters_each_batch else entered
     at = 0

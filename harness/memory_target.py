@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakegate.errors import CommitInDoubt, Fenced
-from lakegate.syncs.plan.apply_protocol import ALL, DEAD, Applied, DeadRow, Outcome, Progress, Refusal, Violated
+from lakegate.syncs.plan.apply_protocol import ALL, DEAD, Applied, DeadRow, Refusal, SlotOutcome, SyncProgress, Violated
 from lakegate.syncs.plan.change import Change, Image
 from lakegate.syncs.plan.conflict_graph import Assignment, Clash, Edge, Found
 from lakegate.syncs.plan.dead_letters import KeptRow
@@ -47,7 +47,7 @@ class Storage:
 
     schemas: dict[str, TableSchema]
     rows: dict[str, dict[Key, Row]] = field(default_factory=dict)
-    progress: Progress = field(default_factory=lambda: Progress(epoch=0, last_batch=0, position=-1))
+    progress: SyncProgress = field(default_factory=lambda: SyncProgress(epoch=0, last_batch=0, position=-1))
     slots: set[int] = field(default_factory=set)
     dead: list[DeadRow] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ class MemoryTarget:
         self._epoch = self._last_batch = 0
         self._staged: _Staged | None = None
 
-    def open_stream(self, stream: str, *, epoch: int | None = None) -> Progress:
+    def open_stream(self, stream: str, *, epoch: int | None = None) -> SyncProgress:
         stored = self.storage.progress
         if epoch is not None and epoch < stored.epoch:
             raise Fenced(stream=stream)
@@ -172,7 +172,7 @@ class MemoryTarget:
 
     def apply(
         self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
-    ) -> Outcome:
+    ) -> SlotOutcome:
         self._fence()
         trial = copy.deepcopy(self.storage)
         mine = [row for row in net.rows if (self._slot(row.n) >= 0 if slot == ALL else self._slot(row.n) == slot)]
@@ -232,7 +232,7 @@ class MemoryTarget:
     def _finish(self, net: Net, dead: Sequence[DeadRow]) -> None:
         self._last_batch += 1
         self.storage.dead.extend(dead)
-        self.storage.progress = Progress(
+        self.storage.progress = SyncProgress(
             epoch=self._epoch, last_batch=self._last_batch, position=net.through, place=net.place
         )
 

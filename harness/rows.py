@@ -33,7 +33,7 @@ from harness.row_tables import (
 )
 from lakegate.delta.actions import Action, Captured, Committed, changes
 from lakegate.delta.deletion_vectors import read, write_inline
-from lakegate.effects import Effect, Protocol, drive, perform
+from lakegate.effects import Effect, Steps, drive, perform
 from lakegate.ids import Version
 from lakegate.rows.conflict import commit_protocol as publishing
 from lakegate.rows.conflict.commit_protocol import Published
@@ -249,7 +249,7 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
         return published
 
 
-def _waited(scenario: Scenario, writer: int) -> Protocol[Published]:
+def _waited(scenario: Scenario, writer: int) -> Steps[Published]:
     """Runs a writer whose change is computed before its turn: it is rebased now and then, and put at last."""
     executed = yield from perform(Execute())
     assert isinstance(executed, Captured), "nothing is put when it is computed ahead"
@@ -257,10 +257,10 @@ def _waited(scenario: Scenario, writer: int) -> Protocol[Published]:
     if scenario.speculates:
         speculation = yield from publishing.speculate(staged, _coming(scenario, writer), None)
     for _ in range(scenario.follows):
-        followed = yield from publishing.follow(staged, speculation)
+        followed = yield from publishing.rebase_ahead(staged, speculation)
         if followed is not None:
             staged, speculation = followed.commit, None
-    if speculation is not None and (followed := (yield from publishing.come(staged, speculation))) is not None:
+    if speculation is not None and (followed := (yield from publishing.adopt(staged, speculation))) is not None:
         staged = followed.commit
     return (yield from publishing.publish(staged, executed.version))
 
@@ -423,8 +423,8 @@ def _check(scenario: Scenario, state: State) -> None:
 def _check_end(scenario: Scenario, state: State, writer: int, end: Published) -> None:
     """Checks the result that was reported to the writer."""
     change = scenario.writers[writer]
-    if end.executions > scenario.executions_max:
-        raise Wrong(f"{change.name} was executed {end.executions} times")
+    if end.attempts > scenario.executions_max:
+        raise Wrong(f"{change.name} was executed {end.attempts} times")
     if end.version is not None:
         if len(state.log) <= end.version or writer_of(state.log[end.version]) != writer:
             raise Wrong(f"{change.name} got version {end.version}, which is not its own")

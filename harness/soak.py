@@ -31,8 +31,7 @@ from pyspark.sql import SparkSession
 import lakegate
 from harness import replay
 from harness.replay import Append, Delete, Merge, Optimize, Row, Statement, Update
-from lakegate.rows.committer import Staged
-from lakegate.rows.execution import publisher
+from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.sql import statement as parsed
 
 NAME_CONF = "spark.databricks.delta.commitInfo.userMetadata"

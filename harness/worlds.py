@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from harness.jobs import LOCK, Batch, Job
 from lakegate.ids import Epoch, JobName, SessionId, TableLocation, TokenId
-from lakegate.turns.protocol.effects import Execute, StepMark
+from lakegate.turns.protocol.effects import RunStatement, StepMark
 from lakegate.turns.protocol.fencing import Token, lock_token, query_token, unpack
 from lakegate.turns.protocol.lock_record import Holder, LockRecord, Mark, Ticket
 from lakegate.turns.protocol.ordering import After, waits_for
@@ -197,7 +197,9 @@ def first_tables(scenario: Scenario) -> tuple[Table, ...]:
     )
 
 
-def begin_transaction(execute: Execute, job: Job, tables: tuple[Table, ...], place: int, by: SessionId) -> Transaction:
+def begin_transaction(
+    execute: RunStatement, job: Job, tables: tuple[Table, ...], place: int, by: SessionId
+) -> Transaction:
     """Begins a JVM transaction: takes its snapshot and starts to write."""
     first, end = (int(row) for row in str(execute.mark.offsets_sha256).split("-"))
     step = execute.token.step

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,7 @@ def test_the_help_of_the_makefile_names_every_target() -> None:
     assert set(told) == set(phony.split()) - {"help"}
 
 
+@pytest.mark.slow
 @pytest.mark.jdk
 def test_the_jar_that_is_installed_is_the_one_that_the_sources_give(tmp_path: Path) -> None:
     """Compiling is reproducible, byte for byte, and nobody forgot to compile after the last change."""
@@ -152,6 +154,27 @@ def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
     """A reader who sees `inspect` thinks of Python's."""
     modules = [path for path in (ROOT / "src").rglob("*.py") if path.stem in sys.stdlib_module_names]
     assert modules == []
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yields what a module imports, anywhere in it: the dotted path of each module or name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module or ''}.{alias.name}" for alias in node.names)
+
+
+def test_no_module_imports_a_module_of_tests() -> None:
+    """What tests share is in modules whose names say what they hold; a module of tests can be changed for its own sake."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in ("tests", "benchmarks", "harness")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name in imported(ast.parse(path.read_text()))
+        if any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert found == []
 
 
 def test_no_binary_is_committed() -> None:

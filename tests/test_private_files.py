@@ -14,7 +14,7 @@ from lakegate.ids import JobName
 from lakegate.private_files import make_folder, open_file, write_file
 from lakegate.telemetry.ledger import LedgerSink
 from lakegate.turns.stores.sqlite import SqliteTurnStore
-from tests.telemetry.test_ledger import row
+from tests.telemetry.ended_turns import row
 
 
 def modes(folder: Path) -> dict[str, str]:

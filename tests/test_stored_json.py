@@ -35,7 +35,7 @@ from lakegate.turns.protocol.lock_record import (
     Ticket,
     record_from_json,
 )
-from tests.telemetry.test_ledger import row
+from tests.telemetry.ended_turns import row
 
 RECORD = LockRecord(
     lock="L",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakegate.errors import CommitInDoubt, Fenced
-from lakegate.syncs.plan.apply_protocol import ALL, Applied, Progress, Violated
+from lakegate.syncs.plan.apply_protocol import ALL, Applied, SyncProgress, Violated
 from lakegate.syncs.plan.change import Change, Op
 from lakegate.syncs.plan.conflict_graph import Assignment, Edge, assign
 from lakegate.syncs.plan.net_changes import Net, fold
@@ -61,7 +61,7 @@ class TargetDatabaseConformance:
         assert rows() == {1: "x", 2: "y"}
         assert target.apply(net, ALL, finish=True) == Applied()
         assert rows() == {1: "y", 2: "x", 3: "z"}
-        assert open_target().open_stream("s") == Progress(epoch=2, last_batch=1, position=2)
+        assert open_target().open_stream("s") == SyncProgress(epoch=2, last_batch=1, position=2)
 
     def test_the_row_that_releases_a_value_is_found_in_the_target(self, open_target: OpenTarget) -> None:
         """The events do not say which values the rows held."""
@@ -133,7 +133,7 @@ class TargetDatabaseConformance:
             assert again.apply(net, slot) == Applied()
         again.finish(net, 2, ())
         assert rows() == {1: "x", 2: "y", 5: "a", 6: "b"}
-        assert open_target().open_stream("s") == Progress(epoch=3, last_batch=1, position=1)
+        assert open_target().open_stream("s") == SyncProgress(epoch=3, last_batch=1, position=1)
 
     def test_applied_again_it_changes_nothing(self, open_target: OpenTarget, rows: Rows) -> None:
         """The same batch, after the reply to its end was lost: the rows already have their final images."""

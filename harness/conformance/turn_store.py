@@ -18,7 +18,7 @@ from lakegate.errors import LostTurn, TurnNotGranted
 from lakegate.ids import Epoch, JobName, Nonce, TableLocation
 from lakegate.telemetry.events import TurnGranted
 from lakegate.turns.coordinator import Coordinator
-from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.effect_runner import Process, RunnerPorts
 from lakegate.turns.host import MachineClock, Uuids
 from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol import transitions
@@ -419,7 +419,7 @@ def _check_ended(store: TurnStore, job: Coordinator, turn: HeldTurn) -> None:
 
 def contender(store: TurnStore, job: str, events: Recorder | None = None) -> Coordinator:
     """Makes a run of a job on `LOCK`."""
-    ports = Ports(
+    ports = RunnerPorts(
         store=store, log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=events or Recorder()
     )
     order = Order(rule=NoRule(), absent_after_ms=None)

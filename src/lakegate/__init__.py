@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from lakegate.pipeline import Pipeline
     from lakegate.report.statements import StatementMetrics
     from lakegate.rows.delta_table import DeltaTable
-    from lakegate.rows.execution import on_statement
     from lakegate.rows.explain import Explanation
-    from lakegate.rows.result import Result
+    from lakegate.rows.result import Result, on_statement
     from lakegate.rows.sql import explain_sql as explain
     from lakegate.rows.sql import sql
     from lakegate.streams.job import Turn
@@ -82,7 +81,7 @@ _HOMES = {
     "files": "lakegate.config.build",
     "files_json": "lakegate.config.build",
     "kafka": "lakegate.config.build",
-    "on_statement": "lakegate.rows.execution",
+    "on_statement": "lakegate.rows.result",
     "session": "lakegate.api",
     "sql": "lakegate.rows.sql",
     "start": "lakegate.api",

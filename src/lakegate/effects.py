@@ -14,17 +14,17 @@ class Effect(Generic[R]):
     __slots__ = ()
 
 
-Protocol = Generator[Effect[Any], Any, R]
+Steps = Generator[Effect[Any], Any, R]
 """A piece of a protocol: yields effects, returns an `R`."""
 
 
-def perform(effect: Effect[R]) -> Protocol[R]:
+def perform(effect: Effect[R]) -> Steps[R]:
     """Yields one effect and returns its answer; `reply = yield from perform(...)` is the only way to yield an effect."""
     reply: R = yield effect
     return reply
 
 
-def drive(protocol: Protocol[R], answer: Callable[[Any], object]) -> R:
+def drive(protocol: Steps[R], answer: Callable[[Any], object]) -> R:
     """Runs a protocol to its end and returns its result.
 
     Args:

@@ -30,7 +30,7 @@ from lakegate.telemetry.ledger import LedgerSink
 from lakegate.telemetry.log_sink import LogSink
 from lakegate.telemetry.tee import Tee
 from lakegate.turns.coordinator import Coordinator
-from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.effect_runner import Process, RunnerPorts
 from lakegate.turns.host import MachineClock, Uuids, this_process
 from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol.protocol import Order
@@ -213,7 +213,7 @@ class Site:
         known_epoch: int = 0,
     ) -> Coordinator:
         """Returns one run's side of a lock."""
-        ports = Ports(
+        ports = RunnerPorts(
             store=self.store,
             log=self.log,
             clock=MachineClock(),

@@ -146,3 +146,41 @@ def _gone(spark: SparkSession, root: Path, version: int) -> set[str]:
     """The people whose rows an erasure removed."""
     before, after = content(spark, root, version - 1), content(spark, root, version)
     return {who for _, who in set(before) - set(after)}
+
+
+def write_spec(root: Path) -> None:
+    """A `lakegate.yml` with the three streams of `pipeline`, one file a batch."""
+    (root / "lakegate.yml").write_text(
+        """
+name: engagement
+storage: ./_lakegate
+spark:
+  spark.master: "local[2]"
+  spark.ui.enabled: "false"
+  spark.sql.shuffle.partitions: "2"
+  spark.databricks.delta.snapshotPartitions: "2"
+tables:
+  engagement: {path: ./table, lock: L, properties: {delta.enableDeletionVectors: "true"}}
+streams:
+  Ingestion:
+    table: engagement
+    source: {files: ./in/ingest}
+    max_rows_per_batch: 1
+    append: {columns: {person_id: alias_id}}
+  Mutation:
+    table: engagement
+    after: Ingestion
+    source: {files: ./in/mutation}
+    max_rows_per_batch: 1
+    mutate:
+      match: {alias_id: alias_id}
+      set: {person_id: new_person_id}
+      sequence_by: seq
+      applies_to: arrived_and_later
+  TTL:
+    table: engagement
+    after: Mutation
+    source: {files: ./in/delete}
+    erase: {match: {person_id: person_id}}
+"""
+    )

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -24,17 +23,10 @@ from lakegate.telemetry.events import TurnEnded
 from lakegate.telemetry.ledger import read_ledger
 from lakegate.turns.protocol.lock_record import LockRecord
 from tests.acceptance.engagement import drop
-from tests.acceptance.test_turns_on_spark import ids, people
+from tests.acceptance.people import ids, people
+from tests.waiting import wait_until
 
 WAIT_S = 60.0
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Returns as soon as it is so; a minute is more than anything here takes."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 class AlwaysOn:

@@ -13,8 +13,7 @@ import pyarrow.compute as compute
 import pytest
 
 from lakegate.demo.database_servers import fresh_postgres
-from tests.acceptance.engagement import Source
-from tests.acceptance.test_real_data import write_spec
+from tests.acceptance.engagement import Source, write_spec
 
 pytestmark = pytest.mark.slow
 

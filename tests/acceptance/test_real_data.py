@@ -26,6 +26,7 @@ from tests.acceptance.engagement import (
     digest,
     drop,
     pipeline,
+    write_spec,
 )
 
 PREFIX = 5_000
@@ -177,60 +178,23 @@ def test_records_that_come_again_in_other_files_are_kept_once(
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [1, 4])
 def test_a_job_killed_at_any_point_loses_and_doubles_nothing(
-    spark: SparkSession, engagement_data: Path, tmp_path: Path
+    spark: SparkSession, engagement_data: Path, tmp_path: Path, kills: int
 ) -> None:
-    """kill -9 of the process of all three streams after a random event, twice; then a run to the end."""
+    """kill -9 of the process of all three streams after a random event, once or several times; then a run to the end."""
     source = Source(engagement_data, "rlists", PREFIX)
     source.write(tmp_path / "in", {"ingest": 4, "mutation": 2, "delete": 1})
     write_spec(tmp_path)
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     print(f"seed {seed}")
-    for _ in range(2):
+    for _ in range(kills):
         run_and_kill(tmp_path, after_events=chance.randint(1, 16))
     code, output = run_and_kill(tmp_path, after_events=None)
     assert code == 0, f"seed {seed}: {output}"
     assert dict(content(spark, tmp_path)) == source.answer(), f"seed {seed}"
     check_every_version(spark, tmp_path)
-
-
-def write_spec(root: Path) -> None:
-    """`lakegate.yml` with the three streams of `pipeline`, one file a batch."""
-    (root / "lakegate.yml").write_text(
-        """
-name: engagement
-storage: ./_lakegate
-spark:
-  spark.master: "local[2]"
-  spark.ui.enabled: "false"
-  spark.sql.shuffle.partitions: "2"
-  spark.databricks.delta.snapshotPartitions: "2"
-tables:
-  engagement: {path: ./table, lock: L, properties: {delta.enableDeletionVectors: "true"}}
-streams:
-  Ingestion:
-    table: engagement
-    source: {files: ./in/ingest}
-    max_rows_per_batch: 1
-    append: {columns: {person_id: alias_id}}
-  Mutation:
-    table: engagement
-    after: Ingestion
-    source: {files: ./in/mutation}
-    max_rows_per_batch: 1
-    mutate:
-      match: {alias_id: alias_id}
-      set: {person_id: new_person_id}
-      sequence_by: seq
-      applies_to: arrived_and_later
-  TTL:
-    table: engagement
-    after: Mutation
-    source: {files: ./in/delete}
-    erase: {match: {person_id: person_id}}
-"""
-    )
 
 
 def run_and_kill(root: Path, *, after_events: int | None) -> tuple[int, str]:

@@ -30,18 +30,8 @@ from lakegate.spark.java import JavaSources
 from lakegate.telemetry.ledger import read_ledger
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.acceptance.engagement import drop
-
-
-def people(start: int, count: int) -> pa.Table:
-    """Records with ids from `start`, ten a person."""
-    ids = range(start, start + count)
-    return pa.table({"id": pa.array(ids, pa.int64()), "person": [f"p{id_ // 10}" for id_ in ids]})
-
-
-def ids(spark: SparkSession, root: Path) -> list[int]:
-    """The ids in the table, sorted."""
-    rows = spark.read.format("delta").load(str(root / "table")).select("id").toArrow()
-    return sorted(rows["id"].to_pylist())
+from tests.acceptance.people import ids, people
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -403,6 +393,7 @@ def test_what_a_function_meets_when_its_turn_is_lost_does_not_end_the_job(writte
     assert (calls, outcomes) == ([0, 0], ["lost", "completed"])
 
 
+@pytest.mark.slow
 def test_a_second_write_needs_a_step(written: Written) -> None:
     """Without one it is refused, not skipped in silence; with steps both are written, and once."""
     drop(written.root / "in", "own", 0, people(0, 10))
@@ -531,14 +522,6 @@ def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, expected: str,
 def for_hours(spark: SparkSession) -> object:
     """A Spark job of one task that counts for hours."""
     return spark.range(0, 10**15, 1, 1).selectExpr("sum(id % 7)").collect()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Within a minute."""
-    deadline_s = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it never came"
-        time.sleep(0.02)
 
 
 @pytest.mark.slow

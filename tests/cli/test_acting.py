@@ -18,8 +18,7 @@ from lakegate.telemetry.ledger import read_actions
 from lakegate.turns.protocol.lock_record import JobState, LockRecord
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.cli.command import lakegate, state_of
-from tests.cli.test_looking import FILE, record
-from tests.ops.lake import LOCK, Lake, healthy
+from tests.ops.lake import FILE, LOCK, Lake, dead_holder, healthy
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def lake(tmp_path: Path) -> Lake:
 def store(lake: Lake) -> SqliteTurnStore:
     """Returns the lake's store, where In holds the turn and Gone waits."""
     opened = SqliteTurnStore(lake.storage / "turns.db")
-    assert opened.compare_and_set(LOCK, record(lake.root), 0) == "done"
+    assert opened.compare_and_set(LOCK, dead_holder(lake.root), 0) == "done"
     return opened
 
 

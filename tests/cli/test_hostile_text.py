@@ -21,9 +21,8 @@ from lakegate.telemetry.ledger import LedgerSink, read_ledger
 from lakegate.turns.protocol.lock_record import LockRecord, Pause
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.cli.command import lakegate
-from tests.cli.test_looking import after_a_run
 from tests.conftest import ROOT
-from tests.ops.lake import LOCK, Lake
+from tests.ops.lake import LOCK, Lake, after_a_run
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x1b[31mEVIL\r\x9b1m\u202e"
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")

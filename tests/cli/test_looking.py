@@ -9,79 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
+from lakegate.ids import Epoch, JobName, Nonce
 from lakegate.telemetry.events import LeftOut
 from lakegate.telemetry.ledger import LedgerSink
-from lakegate.turns.protocol.lock_record import Holder, InDoubt, JobState, LockRecord, Ticket
+from lakegate.turns.protocol.lock_record import JobState, LockRecord, Ticket
 from lakegate.turns.protocol.ordering import After, rule_to_json
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.cli.command import lakegate
-from tests.ops.lake import LOCK, Lake, healthy
+from tests.ops.lake import FILE, LOCK, Lake, after_a_run, dead_holder
 from tests.report.sample import COMPARISON
-
-FILE = """\
-name: p
-storage: ./_lakegate
-tables:
-  t: {path: ./table, lock: L}
-streams:
-  In:
-    table: t
-    every: 1h
-    source: {files: ./in, format: parquet, schema: "id STRING"}
-    append: {}
-  Gone:
-    table: t
-    after: In
-    source: {files: ./gone, format: parquet, schema: "id STRING"}
-    erase: {match: {id: id}}
-"""
-
-
-def after_a_run(root: Path) -> Lake:
-    """A pipeline that has run, with its file."""
-    made = healthy(root)
-    made.write_ledger()
-    (root / "lakegate.yml").write_text(FILE)
-    for folder in ("in", "gone"):
-        (root / folder).mkdir()
-    return made
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """A pipeline that has run."""
     return after_a_run(tmp_path)
-
-
-def record(root: Path) -> LockRecord:
-    """In holds the turn and its process is gone; Gone waits."""
-    return LockRecord(
-        lock=LOCK,
-        epoch=Epoch(4),
-        holder=Holder(
-            nonce=Nonce("n"),
-            session=SessionId("In@dead"),
-            job=JobName("In"),
-            run="r",
-            host="h",
-            boot_id="b",
-            pid=77,
-            pid_start=1,
-            jvm_pid=None,
-            jvm_start=None,
-            token_ids=(TokenId("lakegate/q1"),),
-            batch=4,
-            tables=(TableLocation(str(root / "table")),),
-            since_ms=1_000_000,
-        ),
-        tickets=(Ticket(job=JobName("Gone"), session=SessionId("Gone@dead"), nonce=Nonce("m"), asked_at_ms=1_000_500),),
-        jobs={
-            JobName("In"): JobState(done=Epoch(3), turns=3, completed_at_ms=999_000),
-            JobName("Gone"): JobState(lost=(Epoch(2), None), rule=rule_to_json(After(("In",)), None)),
-        },
-        in_doubt=(InDoubt(token_id=TokenId("lakegate/q2"), epoch=Epoch(2), tables=()),),
-    )
 
 
 def test_verify_of_a_whole_pipeline_ends_with_0(lake: Lake) -> None:
@@ -165,7 +107,7 @@ def test_status_before_anything_ran_makes_nothing(tmp_path: Path) -> None:
 def test_status_tells_a_dead_holder_and_why_others_wait(lake: Lake) -> None:
     """A lock held by a dead process is said to be one, with what comes of it; nothing is changed by looking."""
     store = SqliteTurnStore(lake.storage / "turns.db")
-    assert store.compare_and_set(LOCK, record(lake.root), 0) == "done"
+    assert store.compare_and_set(LOCK, dead_holder(lake.root), 0) == "done"
     ran = lakegate("status", "--spec", lake.root)
     assert ran.code == 0, ran.err
     assert "In has the turn (epoch 4, batch 4) since 1970-01-01 00:16:40.000, pid 77 on h" in ran.out
@@ -179,7 +121,7 @@ def test_status_tells_a_dead_holder_and_why_others_wait(lake: Lake) -> None:
 def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
     """The form that machines read."""
     store = SqliteTurnStore(lake.storage / "turns.db")
-    store.compare_and_set(LOCK, record(lake.root), 0)
+    store.compare_and_set(LOCK, dead_holder(lake.root), 0)
     store.close()
     ran = lakegate("status", "--spec", lake.root, "--output", "json")
     said = ran.json
@@ -257,7 +199,7 @@ def test_a_live_job_waits_with_the_reason_of_its_rule(lake: Lake) -> None:
     """A job that waits by a rule shows the rule's reason, not that another job has the turn at the moment."""
     store = SqliteTurnStore(lake.storage / "turns.db")
     session = store.open_session(LOCK, JobName("Gone"))
-    made = record(lake.root)
+    made = dead_holder(lake.root)
     ticket = Ticket(job=JobName("Gone"), session=session.id, nonce=Nonce("m"), asked_at_ms=1_000_500)
     jobs = {**made.jobs, JobName("Gone"): JobState(done=Epoch(3), rule=rule_to_json(After(("In",)), None))}
     store.compare_and_set(

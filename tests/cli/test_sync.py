@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -17,67 +16,22 @@ import pytest
 import lakegate as lg
 from lakegate.demo.database_servers import fresh_postgres
 from lakegate.errors import InvalidRequest
-from tests.cli.command import Ran, lakegate, state_of
-
-SETTINGS = "on_violation: stop"
-PEOPLE = "CREATE TABLE people (id int PRIMARY KEY, email varchar(50) NOT NULL UNIQUE)"
-ROWS = "INSERT INTO people VALUES (1, 'a'), (2, 'b'), (3, 'c')"
-
-
-def person(id: int, email: str) -> dict[str, Any]:
-    """A row."""
-    return {"id": id, "email": email}
-
-
-def change(seq: int, tx: str, op: str, before: Any, after: Any, **more: Any) -> dict[str, Any]:
-    """A line of a file of changes."""
-    return {"seq": seq, "tx": tx, "table": "people", "op": op, "before": before, "after": after, **more}
-
-
-SWAP = [change(0, "1", "u", person(1, "a"), person(1, "b")), change(1, "1", "u", person(2, "b"), person(2, "a"))]
-CLASH = [change(2, "2", "c", None, person(4, "c")), change(3, "2", "c", None, person(5, "e"))]
-
-
-def pipeline(root: Path, dsn: str = "sqlite:crm.db", settings: str = SETTINGS) -> Path:
-    """The file in its folder, and the target that is in the folder if it is."""
-    (root / "lakegate.yml").write_text(
-        f'name: p\nsync:\n  crm:\n    from: {{files: "changes/*.jsonl"}}\n    to: "{dsn}"\n    {settings}\n'
-    )
-    (root / "changes").mkdir()
-    if dsn == "sqlite:crm.db":
-        execute(root, PEOPLE, ROWS)
-    return root
-
-
-def bring(root: Path, name: str, changes: list[dict[str, Any]]) -> None:
-    """A file of changes, whole at once."""
-    (root / "changes" / f".{name}").write_text("".join(json.dumps(one) + "\n" for one in changes))
-    (root / "changes" / f".{name}").rename(root / "changes" / f"{name}.jsonl")
-
-
-def execute(root: Path, *statements: str) -> list[Any]:
-    """Statements in the SQLite target; the rows of the last."""
-    database = sqlite3.connect(root / "crm.db", isolation_level=None)
-    try:
-        return [database.execute(one).fetchall() for one in statements][-1]
-    finally:
-        database.close()
-
-
-def people(root: Path) -> list[tuple[int, str]]:
-    """The table."""
-    return execute(root, "SELECT id, email FROM people ORDER BY id")
-
-
-def sync(root: Path, *arguments: str) -> Ran:
-    """`lakegate sync ARGUMENTS` on the file."""
-    return lakegate("sync", *arguments, "--spec", root)
-
-
-def letters(root: Path, *arguments: str) -> Ran:
-    """`lakegate dead-letters list crm ARGUMENTS` on the file."""
-    return lakegate("dead-letters", "list", "crm", *arguments, "--spec", root)
-
+from tests.cli.command import lakegate, state_of
+from tests.cli.sync_of_people import (
+    CLASH,
+    PEOPLE,
+    ROWS,
+    SETTINGS,
+    SWAP,
+    bring,
+    change,
+    execute,
+    letters,
+    people,
+    person,
+    pipeline,
+    sync,
+)
 
 # ---------------------------------------------------------------------------------------------------- what it does
 
@@ -195,6 +149,7 @@ def test_status_before_and_after(tmp_path: Path) -> None:
         assert line == {"format": 1, **new, "position": 1, "last_batch": 1, "epoch": 1}
 
 
+@pytest.mark.slow
 def test_a_follower_applies_new_changes_until_it_is_stopped(tmp_path: Path) -> None:
     """SIGTERM ends it with 0, SIGINT as an interruption; idle looks write nothing."""
     pipeline(tmp_path)

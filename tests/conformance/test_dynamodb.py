@@ -19,7 +19,7 @@ import pytest
 from harness.conformance.turn_store import LOCK, Losing, TurnStoreConformance
 from harness.proxy import Proxy
 from lakegate.config.dynamodb import DynamodbPlace, read_dynamodb
-from lakegate.demo.aws_server import REGION, AwsServer, Fault, What
+from lakegate.demo.aws_server import REGION, AwsServer, InjectedFault, What
 from lakegate.demo.servers import free_ports
 from lakegate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from lakegate.ids import Epoch, JobName
@@ -86,7 +86,7 @@ class CutOff(Losing):
         self._impatient, self._aws = impatient, aws
 
     def lost_compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
-        self._aws.fail(Fault(f"lose_{self._what}", kind="PutItem", key="/locks/", times=None))
+        self._aws.fail(InjectedFault(f"lose_{self._what}", kind="PutItem", key="/locks/", times=None))
         reply = self._impatient.compare_and_set(lock, record, version)
         self._aws.heal()
         assert reply == "unknown", "the server was not as bad as it was to be"
@@ -115,17 +115,17 @@ def test_every_reading_asks_for_what_was_written_last(
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("lose_reply"),
-        Fault("lose_request"),
-        Fault("error_after", status=500, code="InternalServerError"),
-        Fault("error_before", status=503, code="ServiceUnavailable"),
-        Fault("error_before", status=400, code="ProvisionedThroughputExceededException", times=3),
-        Fault("error_before", status=400, code="ThrottlingException"),
+        InjectedFault("lose_reply"),
+        InjectedFault("lose_request"),
+        InjectedFault("error_after", status=500, code="InternalServerError"),
+        InjectedFault("error_before", status=503, code="ServiceUnavailable"),
+        InjectedFault("error_before", status=400, code="ProvisionedThroughputExceededException", times=3),
+        InjectedFault("error_before", status=400, code="ThrottlingException"),
     ],
     ids=lambda fault: f"{fault.what}-{fault.code}",
 )
 def test_a_change_that_met_a_fault_is_made_once_and_known_to_be_ours(
-    fault: Fault, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
+    fault: InjectedFault, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
     """The store reads again, and recognizes its own change by the mark in it."""
     store = handles()
@@ -150,8 +150,8 @@ def test_what_another_wrote_meanwhile_decides_what_is_known(
     """The next version is another's: ours was never made. Two versions later it may have been: nothing is said of it."""
     one, other = handles(), handles()
     assert one.compare_and_set(LOCK, begin_record(LOCK, Epoch(0)), 0) == "done"
-    repeated = Fault("delay", kind="PutItem", key="/locks/", delay_ms=700.0)
-    aws.fail(Fault(lost, kind="PutItem", key="/locks/"))
+    repeated = InjectedFault("delay", kind="PutItem", key="/locks/", delay_ms=700.0)
+    aws.fail(InjectedFault(lost, kind="PutItem", key="/locks/"))
     replies: list[CasReply] = []
     record = begin_record(LOCK, Epoch(1))
     thread = threading.Thread(target=lambda: replies.append(one.compare_and_set(LOCK, record, 1)))
@@ -174,11 +174,11 @@ def test_an_answer_without_its_end_is_none(
     store = handles()
     assert store.compare_and_set(LOCK, begin_record(LOCK, Epoch(0)), 0) == "done"
     session = store.open_session(LOCK, JobName("job"))
-    aws.fail(Fault(what, kind="Query"))
+    aws.fail(InjectedFault(what, kind="Query"))
     assert store.live_sessions(LOCK).ids == {session.id}
-    aws.fail(Fault(what, kind="GetItem", key="/locks/"))
+    aws.fail(InjectedFault(what, kind="GetItem", key="/locks/"))
     assert store.read(LOCK).version == 1
-    aws.fail(Fault(what, kind="PutItem", key="/locks/"))
+    aws.fail(InjectedFault(what, kind="PutItem", key="/locks/"))
     assert store.compare_and_set(LOCK, begin_record(LOCK, Epoch(1)), 1) == "done"
     assert store.read(LOCK).version == 2
     assert aws.faults_left() == 0
@@ -221,7 +221,7 @@ def test_a_heartbeat_between_the_look_and_the_burial_keeps_the_run_alive(
     session = other.open_session(LOCK, JobName("slow"))
     reader.live_sessions(LOCK)
     now[0] = 61.0
-    aws.fail(Fault("delay", kind="DeleteItem", delay_ms=700.0))
+    aws.fail(InjectedFault("delay", kind="DeleteItem", delay_ms=700.0))
     alive: list[frozenset[JobName]] = []
     thread = threading.Thread(target=lambda: alive.append(reader.live_sessions(LOCK).jobs))
     thread.start()
@@ -252,7 +252,7 @@ def test_a_reader_without_write_permission_marks_no_run_as_dead(
     other.open_session(LOCK, JobName("job"))
     reader.live_sessions(LOCK)
     now[0] = 61.0
-    denied = Fault("error_before", kind=CHANGES, times=None, status=400, code="AccessDeniedException")
+    denied = InjectedFault("error_before", kind=CHANGES, times=None, status=400, code="AccessDeniedException")
     aws.fail(denied)
     assert reader.live_sessions(LOCK).jobs == {"job"}
     aws.heal()
@@ -382,7 +382,7 @@ def test_what_a_person_must_mend_is_said_at_once(
     store = handles()
     session = store.open_session(LOCK, JobName("job"))
     aws.forget_requests()
-    aws.fail(Fault("error_before", times=None, status=400, code=code, message=message))
+    aws.fail(InjectedFault("error_before", times=None, status=400, code=code, message=message))
     calls: list[Callable[[], object]] = [
         lambda: handles(),
         lambda: store.read(LOCK),

@@ -171,6 +171,7 @@ CHECKS: dict[str, Callable[[Suite, Callable[[], TurnStore]], None]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("planted", "check"),
     [

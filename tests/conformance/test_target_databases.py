@@ -11,7 +11,7 @@ from harness.conformance.target_database import OpenTarget, Rows, TargetDatabase
 from harness.memory_target import MemoryTarget, Storage, table
 from lakegate.demo.database_servers import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 from lakegate.errors import Fenced
-from lakegate.syncs.plan.apply_protocol import Progress
+from lakegate.syncs.plan.apply_protocol import SyncProgress
 from lakegate.syncs.ports import TargetDatabase
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE)"
@@ -61,7 +61,7 @@ class SqlConformance(TargetDatabaseConformance):
     def test_a_stream_begins_before_the_first_change(self, open_target: OpenTarget) -> None:
         """Epoch 1, no batch; every opening is a later epoch; one may be named, but not an older one."""
         target = open_target()
-        assert target.open_stream("a") == Progress(epoch=1, last_batch=0, position=-1)
+        assert target.open_stream("a") == SyncProgress(epoch=1, last_batch=0, position=-1)
         assert target.open_stream("a").epoch == 2
         assert target.open_stream("a", epoch=9).epoch == 9
         assert target.open_stream("b").epoch == 1

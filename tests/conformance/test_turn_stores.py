@@ -47,6 +47,8 @@ sys.stdin.read()
 class TestMemory(TurnStoreConformance):
     """The store within one process."""
 
+    turns_each = 4
+
     @pytest.fixture
     def open_store(self) -> Callable[[], TurnStore]:
         store = MemoryTurnStore()
@@ -57,7 +59,7 @@ class TestMemory(TurnStoreConformance):
 class TestSqlite(TurnStoreConformance):
     """The store of one machine."""
 
-    contenders, turns_each = 25, 3  # all of them look at the file when it changes: each turn costs as many looks
+    contenders, turns_each = 25, 2  # all of them look at the file when it changes: each turn costs as many looks
 
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> Callable[[], TurnStore]:
@@ -75,7 +77,7 @@ def zookeeper_node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFact
 class TestZookeeper(TurnStoreConformance):
     """The store of several machines, on a server of its own."""
 
-    turns_each = 4
+    contenders, turns_each = 25, 3
 
     @pytest.fixture
     def open_store(self, zookeeper_node: ZookeeperNode) -> Iterator[Callable[[], TurnStore]]:
@@ -114,7 +116,7 @@ class TestSqliteInFull(TestSqlite):
 class TestZookeeperInFull(TestZookeeper):
     """The same."""
 
-    turns_each = 12
+    contenders, turns_each = 50, 12
 
 
 class CutOff(Losing):

@@ -52,6 +52,7 @@ def url(node: ZookeeperNode) -> str:
     return f"zookeeper://{node.address}/{uuid.uuid4().hex}?session_timeout=4s&call_timeout=5s"
 
 
+@pytest.mark.slow
 class TestEnsemble(TurnStoreConformance):
     """Three servers, and each handle on another of them."""
 
@@ -97,6 +98,7 @@ def test_a_server_that_lags_behind_the_others_shows_nothing_old(java_from: JavaS
             far.close()
 
 
+@pytest.mark.slow
 def test_turns_go_on_when_the_leader_of_three_is_killed(java_from: JavaSources, tmp_path: Path) -> None:
     """No turn is given twice and none is lost: the two remaining servers agree on the holder."""
     with zookeeper(tmp_path, java=java_from, nodes=3) as nodes:

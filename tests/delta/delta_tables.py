@@ -16,7 +16,7 @@ from lakegate.delta.idempotent_writes import create_table
 from lakegate.delta.jvm import Jvm
 from lakegate.ids import Epoch, TableLocation, TokenId, Version
 from lakegate.ports import WriteToken
-from lakegate.rows.execution import finish, publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
 from lakegate.turns.protocol.fencing import Token, query_token
@@ -59,7 +59,7 @@ def follow(session: SparkSession, ours: str, winner: str) -> Result:
     assert dml is not None
     staged = publisher(session).stage(dml)
     session.sql(winner)
-    return finish(staged)
+    return publisher(session).finish(staged)
 
 
 def commit_paths(table: TableLocation) -> list[Path]:

@@ -30,7 +30,7 @@ from lakegate.errors import TurnNotGranted
 from lakegate.ids import TableLocation
 from lakegate.streams.maintenance.statements import CHECK_CONF
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn
-from tests.delta.test_idempotent_writes import is_held, wait_until
+from tests.waiting import is_held, wait_until, waits_for
 
 VECTORS = {"enableDeletionVectors": "true"}
 
@@ -79,7 +79,7 @@ def append(session: SparkSession, table: TableLocation, id_: int) -> None:
 
 def run(gate: Gate, work: Callable[[], object], *, is_staged: bool = False) -> Captured | Committed:
     """A statement through the gate."""
-    return gate.run(work, token=uuid.uuid4().hex, is_staged=is_staged).commit
+    return gate.run(work, statement_id=uuid.uuid4().hex, is_staged=is_staged).commit
 
 
 def data_files(table: TableLocation) -> set[Path]:
@@ -125,8 +125,6 @@ def test_a_lost_commit_is_kept_and_delta_does_not_repeat_or_refuse_it(
     session: SparkSession, gate: Gate, table: TableLocation, tmp_path: Path
 ) -> None:
     """Another commit takes the version while the statement runs: its lines are kept, computed on the version before."""
-    from tests.delta.test_idempotent_writes import wait_until, waits_for
-
     started, released = tmp_path / "started", tmp_path / "released"
     slow = waits_for(rows(session, 3), started, released)
 
@@ -468,7 +466,8 @@ def test_a_renewed_reservation_does_not_prolong_a_wait_that_has_begun(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """The holder renews its reservation, as a statement does that a writer without a gate outruns."""
-    assert gate.reserve(table, "one", 1500)
+    append(session, table, 30)  # the next append is planned faster, so that it comes to the gate in time
+    assert gate.reserve(table, "one", 5_000)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(append, session, table, 20)
         wait_until(lambda: is_held(session))
@@ -600,7 +599,7 @@ spark.conf.set(JOB_CONF, "A")
 slow = "aggregate(sequence(0, 3000), 0L, (a, x) -> a + aggregate(sequence(0, 3000), 0L, (b, y) -> b + x * y % 7)) > 0"
 threading.Timer(0.3, lambda: open(ready, "w").close()).start()
 try:
-    gate.run(lambda: spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3 AND {slow}"), token="t")
+    gate.run(lambda: spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3 AND {slow}"), statement_id="t")
 except lakegate.errors.TurnNotGranted as refused:
     print("refused:", refused)
 """

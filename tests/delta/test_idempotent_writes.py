@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from lakegate.delta.idempotent_writes import (
     APP_ID_CONF,
@@ -45,8 +43,7 @@ from tests.delta.delta_tables import (
     txn,
     write_token,
 )
-
-WAIT_S_MAX = 120
+from tests.waiting import wait_until, waits_for
 
 
 @pytest.fixture(scope="module")
@@ -136,36 +133,6 @@ def test_a_second_write_without_a_step_is_an_error(
     assert log.read_tokens(table).tokens == {QUERY: number(1, 0)}
     assert ids(session, table) == [8]
     assert not session.catalog.tableExists("second_t")
-
-
-def waits_for(df: DataFrame, started: Path, released: Path) -> DataFrame:
-    """`df`, computed no sooner than the file `released` is there; makes `started` when the computation begins."""
-
-    def wait(value):  # with hints Spark takes it for a pandas function
-        started.touch()
-        deadline = time.monotonic() + WAIT_S_MAX
-        while not released.exists():
-            assert time.monotonic() < deadline, "nobody released the statement"
-            time.sleep(0.02)
-        return value
-
-    return df.withColumn("id", F.udf(wait, "bigint")("id"))
-
-
-def is_held(session: SparkSession) -> bool:
-    """Returns whether a commit waits in the gate."""
-    jvm = session._jvm
-    assert jvm is not None
-    threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)
-    return any("lakegate.Gate.pause" in str(thread.toString()) for thread in threads)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Polls, with a limit."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not is_so():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("kind", ["append", "prepared append", "merge"])

@@ -33,7 +33,7 @@ from lakegate.delta.table_log import DeltaTableLog, LogGone
 from lakegate.errors import InvalidRequest, MissingExtra, Unavailable, UnsupportedTable
 from lakegate.ids import Epoch, TableLocation, Version
 from lakegate.rows import sql
-from lakegate.rows.execution import finish, publisher
+from lakegate.rows.committer import publisher
 from lakegate.turns.protocol.effects import StepMark
 from lakegate.turns.protocol.fencing import Token, lock_token, query_token
 from tests.delta.delta_tables import (
@@ -535,6 +535,7 @@ def test_no_part_of_a_long_answer_is_kept(session: SparkSession, tmp_path: Path)
     assert [parts.next(number) for number in calls] == [None] * len(calls)
 
 
+@pytest.mark.slow
 def test_a_prepared_write_is_spared_the_look_at_its_token(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
@@ -577,7 +578,7 @@ def test_the_size_of_a_table_after_our_commit_needs_no_spark_job(
     ):
         dml = sql.statement(session, text)
         assert dml is not None
-        finish(publisher(session).stage(dml))
+        publisher(session).finish(publisher(session).stage(dml))
         assert log.commit_entry(table, log.head(table), ((QUERY, number(count + 1, 0)),), ENTRY) == "done"
         snapshot = delta_log.unsafeVolatileSnapshot()
         assert jobs(lambda snapshot=snapshot: said.append((snapshot.sizeInBytes(), snapshot.numOfFiles()))) == 0

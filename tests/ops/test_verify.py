@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.ops.verify import Verified, verify
+from lakegate.ops.verify import VerifiedTables, verify
 from tests.ops.lake import Lake, healthy
 
 
-def of(lake: Lake) -> Verified:
+def of(lake: Lake) -> VerifiedTables:
     return verify(lake.rows, lake.counted(), lake.logs())
 
 

@@ -18,13 +18,13 @@ from prometheus_client.samples import Sample
 
 from lakegate.cli.metrics import ALERTS, DASHBOARD, shipped
 from lakegate.ops.status import HolderStatus, JobStatus, LockStatus, WaitingStatus
-from lakegate.ops.stored_requests import Kept
-from lakegate.report.metrics import METRICS, Facts, families
+from lakegate.ops.stored_requests import StateCount
+from lakegate.report.metrics import METRICS, MetricsInput, families
 from lakegate.report.statements import STATEMENT_METRICS, StatementMetrics
-from lakegate.telemetry.events import PersonActed, StatementPublished, TurnEnded
+from lakegate.telemetry.events import PersonActed, StatementPublished
 from tests.cli.command import lakegate
-from tests.cli.test_looking import FILE
-from tests.ops.lake import healthy
+from tests.ops.lake import FILE, healthy
+from tests.telemetry.ended_turns import turn
 
 JOB = JobStatus(
     job="In",
@@ -50,29 +50,10 @@ LOCK = LockStatus(
 )
 
 
-def turn(outcome: str, *, held_ms: int = 2_000, waited_ms: int = 500) -> TurnEnded:
-    return TurnEnded(
-        lock="L",
-        job="In",
-        epoch=1,
-        query_id=None,
-        run="r",
-        batches=(3, 5),
-        predecessor=None,
-        asked_at_ms=0,
-        granted_at_ms=waited_ms,
-        first_write_at_ms=None,
-        commit_log_at_ms=None,
-        released_at_ms=waited_ms + held_ms,
-        versions={"/t": (1, 2)},
-        outcome=outcome,
-    )
-
-
 ACT = PersonActed(
     action_id="a", lock="L", job="In", action="break", by="me", reason="x", at_ms=1, outcome="done"
 )  # fmt: skip
-FACTS = Facts(
+FACTS = MetricsInput(
     pipeline="p",
     version="1",
     now_ms=10_000,
@@ -82,13 +63,17 @@ FACTS = Facts(
     kept=[
         (
             "Out",
-            [Kept(state="dead", requests=2, oldest_ms=4_000, ages={"1h": 2, "1d": 0, "7d": 0, "30d": 0, "older": 0})],
+            [
+                StateCount(
+                    state="dead", requests=2, oldest_ms=4_000, ages={"1h": 2, "1d": 0, "7d": 0, "30d": 0, "older": 0}
+                )
+            ],
         )
     ],
 )
 
 
-def exposed(facts: Facts = FACTS) -> str:
+def exposed(facts: MetricsInput = FACTS) -> str:
     class Collector:
         def collect(self) -> Iterator[Any]:
             yield from families(facts)

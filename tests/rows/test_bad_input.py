@@ -16,9 +16,8 @@ from lakegate.delta.gate import Gate
 from lakegate.delta.table_log import LogGone
 from lakegate.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedTable
 from lakegate.ids import TableLocation
-from lakegate.rows import transaction
-from lakegate.rows.committer import Staged
-from lakegate.rows.execution import publisher
+from lakegate.rows import execution
+from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.sql import statement
 from tests.delta.delta_tables import commit_paths, ids, make_table, rows
 
@@ -176,7 +175,7 @@ def test_a_feature_that_a_commit_cannot_follow_is_named(
     session: SparkSession, table: TableLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only when the race was lost: alone, such a table is written by stock Delta as always."""
-    monkeypatch.setattr(transaction, "UNSERVED_FEATURES", frozenset({"deletionVectors"}))
+    monkeypatch.setattr(execution, "UNSERVED_FEATURES", frozenset({"deletionVectors"}))
     delete = f"DELETE FROM delta.`{table}` WHERE id = 1"
     assert lakegate.sql(session, delete).lakegate.level == 0
     before = staged(session, table, "DELETE FROM T WHERE id = 3")

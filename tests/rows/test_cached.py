@@ -20,10 +20,10 @@ from lakegate.delta.actions import Action
 from lakegate.delta.jvm import Jvm
 from lakegate.delta.post_commit import Work
 from lakegate.ids import Version
-from lakegate.rows.execution import publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.sql import statement
 from tests.delta.delta_tables import foreign_commit, make_table, txn
-from tests.delta.test_idempotent_writes import wait_until, waits_for
+from tests.waiting import wait_until, waits_for
 
 
 @pytest.mark.slow

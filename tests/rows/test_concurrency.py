@@ -7,7 +7,7 @@ import re
 import pytest
 
 from lakegate.rows.conflict.concurrency import OTHERS, outcome
-from lakegate.rows.conflict.read_set import Facts, Operation, Reads, Statement, classify
+from lakegate.rows.conflict.read_set import Operation, Reads, Statement, StatementFacts, classify
 from tests.docs.markdown import DOCS
 
 PAGE = DOCS / "reference" / "what-can-conflict-now.md"
@@ -17,22 +17,22 @@ PAGE = DOCS / "reference" / "what-can-conflict-now.md"
     ("facts", "statement"),
     [
         (
-            Facts(operation=Operation.DELETE, has_vectors=True),
+            StatementFacts(operation=Operation.DELETE, has_vectors=True),
             Statement(reads=Reads.ROWS, marks_rows=True, is_divisible=True),
         ),
-        (Facts(operation=Operation.DELETE, has_vectors=False), Statement(reads=Reads.ROWS, is_divisible=True)),
-        (Facts(operation=Operation.UPDATE, has_vectors=True), Statement(reads=Reads.ROWS, is_divisible=True)),
+        (StatementFacts(operation=Operation.DELETE, has_vectors=False), Statement(reads=Reads.ROWS, is_divisible=True)),
+        (StatementFacts(operation=Operation.UPDATE, has_vectors=True), Statement(reads=Reads.ROWS, is_divisible=True)),
         (
-            Facts(operation=Operation.UPDATE, has_vectors=True, differs_by_execution=True),
+            StatementFacts(operation=Operation.UPDATE, has_vectors=True, differs_by_execution=True),
             Statement(reads=Reads.ROWS),
         ),
-        (Facts(operation=Operation.MERGE, has_vectors=True), Statement(reads=Reads.KEYS, is_divisible=True)),
+        (StatementFacts(operation=Operation.MERGE, has_vectors=True), Statement(reads=Reads.KEYS, is_divisible=True)),
         (
-            Facts(operation=Operation.MERGE, has_vectors=True, differs_by_execution=True),
+            StatementFacts(operation=Operation.MERGE, has_vectors=True, differs_by_execution=True),
             Statement(reads=Reads.KEYS),
         ),
         (
-            Facts(
+            StatementFacts(
                 operation=Operation.MERGE,
                 has_vectors=True,
                 has_condition=True,
@@ -41,15 +41,21 @@ PAGE = DOCS / "reference" / "what-can-conflict-now.md"
             ),
             Statement(reads=Reads.KEYS, has_condition=True, writes_all_matched=True),
         ),
-        (Facts(operation=Operation.INSERT, has_vectors=True), Statement(reads=Reads.NOTHING)),
-        (Facts(operation=Operation.OVERWRITE, has_vectors=True), Statement(reads=Reads.TABLE)),
-        (Facts(operation=Operation.OPTIMIZE, has_vectors=True), Statement(reads=Reads.PLACES, marks_rows=True)),
-        (Facts(operation=Operation.OPTIMIZE, has_vectors=False), Statement(reads=Reads.PLACES)),
-        (Facts(operation=Operation.OPTIMIZE, has_vectors=True, has_row_ids=True), Statement(reads=Reads.PLACES)),
+        (StatementFacts(operation=Operation.INSERT, has_vectors=True), Statement(reads=Reads.NOTHING)),
+        (StatementFacts(operation=Operation.OVERWRITE, has_vectors=True), Statement(reads=Reads.TABLE)),
+        (
+            StatementFacts(operation=Operation.OPTIMIZE, has_vectors=True),
+            Statement(reads=Reads.PLACES, marks_rows=True),
+        ),
+        (StatementFacts(operation=Operation.OPTIMIZE, has_vectors=False), Statement(reads=Reads.PLACES)),
+        (
+            StatementFacts(operation=Operation.OPTIMIZE, has_vectors=True, has_row_ids=True),
+            Statement(reads=Reads.PLACES),
+        ),
     ],
     ids=lambda each: "" if isinstance(each, Statement) else str(each).removeprefix("Facts"),
 )
-def test_a_statement_is_classified_by_its_facts(facts: Facts, statement: Statement) -> None:
+def test_a_statement_is_classified_by_its_facts(facts: StatementFacts, statement: Statement) -> None:
     """Rows are marked in vectors only where the table has them; copies of rows with ids are not interchangeable."""
     assert classify(facts) == statement
 
@@ -57,7 +63,9 @@ def test_a_statement_is_classified_by_its_facts(facts: Facts, statement: Stateme
 @pytest.mark.parametrize("operation", [each for each in Operation if each is not Operation.OPTIMIZE])
 def test_one_obstacle_is_enough(operation: Operation) -> None:
     """A statement that cannot be evaluated again is re-executed as a whole, whatever else is known of it."""
-    facts = Facts(operation=operation, has_vectors=True, obstacles=["x"], has_condition=True, writes_all_matched=True)
+    facts = StatementFacts(
+        operation=operation, has_vectors=True, obstacles=["x"], has_condition=True, writes_all_matched=True
+    )
     assert classify(facts) == Statement(reads=Reads.TABLE)
 
 

@@ -22,13 +22,14 @@ from lakegate.delta.jvm import JVM_ERRORS, Jvm
 from lakegate.delta.table_log import LogGone
 from lakegate.errors import CommitInDoubt, InvalidRequest, LakegateError, UnsupportedTable
 from lakegate.ids import TableLocation
-from lakegate.rows import transaction as runs
-from lakegate.rows.committer import Staged
-from lakegate.rows.execution import finish, on_statement, publisher
+from lakegate.rows import execution
+from lakegate.rows.commit_attempt import CommitAttempt
+from lakegate.rows.committer import Staged, publisher
+from lakegate.rows.result import on_statement
 from lakegate.rows.sql import statement
 from lakegate.telemetry.events import StatementPublished
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, write_token
-from tests.delta.test_idempotent_writes import wait_until, waits_for
+from tests.waiting import wait_until, waits_for
 
 MAPPED = {"enableDeletionVectors": "true", "columnMapping.mode": "name"}
 
@@ -80,10 +81,12 @@ def test_a_store_that_says_that_nothing_was_written_is_believed(
     real = gate._gate
     monkeypatch.setattr(gate, "_gate", PutFailed())
     with pytest.raises(ValueError, match="failed") as unsure:
-        gate.run(fails("storage is away"), token="t")
+        gate.run(fails("storage is away"), statement_id="t")
     assert said(unsure.value).startswith("lakegate: its commit failed, and may yet arrive")
     with pytest.raises(ValueError, match="failed") as sure:
-        gate.run(fails("no commit: this file system gave no hard link; nothing was written at 7.json"), token="t")
+        gate.run(
+            fails("no commit: this file system gave no hard link; nothing was written at 7.json"), statement_id="t"
+        )
     assert not hasattr(sure.value, "__notes__")
 
 
@@ -202,7 +205,7 @@ def test_a_put_that_may_have_arrived_is_never_reported_as_not_written(
             raise ValueError("something else")
         return exact.Tried("unknown", "of a put that may arrive")
 
-    monkeypatch.setattr(runs.Run, "commit", commit)
+    monkeypatch.setattr(CommitAttempt, "commit", commit)
     with pytest.raises(CommitInDoubt, match="whether it was made") as raised:
         publisher(session).finish(late)
     assert str(raised.value.__cause__) == "something else"
@@ -269,7 +272,7 @@ def test_a_refusal_names_the_commit_that_came_first(
     late = staged(session, table, "INSERT INTO T VALUES (9, 'x')")
     happens(table, session)
     if kind is UnsupportedTable:
-        monkeypatch.setattr(runs, "UNSERVED_FEATURES", frozenset({"columnMapping"}))
+        monkeypatch.setattr(execution, "UNSERVED_FEATURES", frozenset({"columnMapping"}))
     before = log_of(table)
     with pytest.raises(kind, match="nothing was written") as raised:
         publisher(session).finish(late)
@@ -292,7 +295,7 @@ def test_a_statement_that_its_transaction_id_leaves_out_says_so(session: SparkSe
             lakegate.sql(own, f"DELETE FROM delta.`{table}` WHERE id = 77")
             lakegate.sql(own, insert)
             lakegate.sql(own, insert)
-            finish(late)
+            publisher(session).finish(late)
     finally:
         stop()
     assert [(event.version, event.is_superseded) for event in events] == [

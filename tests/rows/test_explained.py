@@ -244,6 +244,7 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sql", "reads", "obstacles"), SQL, ids=[each[0] for each in SQL])
 def test_sql_is_classified_by_its_plan(tables: Tables, sql: str, reads: Reads, obstacles: tuple[str, ...]) -> None:
     """The read set, and the reasons why it cannot be evaluated again; nothing is executed."""

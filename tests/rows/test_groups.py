@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,14 +18,14 @@ from lakegate.delta.jvm import Jvm
 from lakegate.errors import CommitInDoubt, Unavailable
 from lakegate.ids import TableLocation, Version
 from lakegate.rows import group_commit
-from lakegate.rows.commit_queue import Entry, Line
-from lakegate.rows.committer import Publisher, Staged
-from lakegate.rows.conflict.effects import Joined, Waiting
-from lakegate.rows.execution import publisher
+from lakegate.rows.commit_attempt import CommitAttempt
+from lakegate.rows.commit_queue import CommitQueue
+from lakegate.rows.committer import Publisher, Staged, publisher
+from lakegate.rows.conflict.effects import Joined
 from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
-from lakegate.rows.transaction import GROUP_CONF, Run
-from tests.delta.test_idempotent_writes import wait_until
+from lakegate.rows.transaction import GROUP_CONF
+from tests.waiting import wait_until
 
 GROUP_MAX = 5
 """Fewer than there are: those of a group are still in the line when the next one is made."""
@@ -118,6 +119,7 @@ def test_history_of_a_shared_version_names_its_members(session: SparkSession, tm
     assert int(last.operationMetrics["numDeletedRows"]) == 2
 
 
+@pytest.mark.slow
 def test_a_member_that_cannot_rebase_does_not_block_the_others(session: SparkSession, tmp_path: Path) -> None:
     """A statement that finds rows changed is executed again, alone; the others go without it."""
     path = tmp_path / "t"
@@ -134,6 +136,7 @@ def test_a_member_that_cannot_rebase_does_not_block_the_others(session: SparkSes
     assert ends[0].attempts == 1
 
 
+@pytest.mark.slow
 def test_a_statement_on_the_table_as_it_was_before_it_was_replaced_is_in_no_group(
     session: SparkSession, tmp_path: Path
 ) -> None:
@@ -158,8 +161,8 @@ def test_a_statement_on_the_table_as_it_was_before_it_was_replaced_is_in_no_grou
 
 def test_a_member_that_got_its_result_is_not_put_again() -> None:
     """Its thread may run only after the next leader has looked: a second put would double its rows."""
-    line = Line()
-    told, waiting, leader = entries = [Entry(None, cast(Waiting, None)) for _ in range(3)]
+    line = CommitQueue()
+    told, waiting, leader = entries = [SimpleNamespace(reply=None) for _ in range(3)]
     for entry in entries:
         line.enter(entry)
     told.reply = Joined(Version(7), 1)
@@ -177,7 +180,7 @@ FEW = (
 )
 """So few that all of them are one group."""
 Commit = Callable[..., exact.Tried]
-COMMIT: Commit = Run.commit
+COMMIT: Commit = CommitAttempt.commit
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +217,7 @@ def first_put(monkeypatch: pytest.MonkeyPatch, ends: Commit) -> list[int]:
         tried.append(asked[1])
         return (ends if len(tried) == 1 else COMMIT)(*asked)
 
-    monkeypatch.setattr(Run, "commit", commit)
+    monkeypatch.setattr(CommitAttempt, "commit", commit)
     return tried
 
 
@@ -238,6 +241,7 @@ def test_members_of_a_group_whose_reply_is_lost_find_themselves_in_the_log(
     audit(path)
 
 
+@pytest.mark.matrix
 @pytest.mark.also_without_caches
 def test_members_of_a_group_whose_put_never_arrives_go_one_by_one(
     session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
@@ -256,6 +260,7 @@ def test_members_of_a_group_whose_put_never_arrives_go_one_by_one(
     audit(path)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("ends", "kinds"),
     [(failed, {Unavailable: len(FEW)}), (interrupted, {KeyboardInterrupt: 1, CommitInDoubt: len(FEW) - 1})],
@@ -313,6 +318,7 @@ def test_a_leader_interrupted_after_its_put_gives_every_member_a_result(
     assert rows(path) == serial
 
 
+@pytest.mark.slow
 def test_a_group_whose_put_was_requested_twice_is_committed_once(
     session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from lakegate.report.statements import StatementMetrics
-from lakegate.rows.execution import on_statement
+from lakegate.rows.result import on_statement
 from lakegate.rows.row_reader import BUDGET_CONF, POSITIONS_MAX
 from tests.delta.delta_tables import follow, make_table
 

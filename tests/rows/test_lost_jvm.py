@@ -20,7 +20,7 @@ from dataclasses import replace
 import lakegate
 from lakegate.delta.jvm import CALL_ERRORS, Jvm
 from lakegate.errors import CommitInDoubt, LakegateError
-from lakegate.rows.execution import publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.sql import statement
 
 table, when = sys.argv[1:]

@@ -41,13 +41,13 @@ from harness.tables import (
 from lakegate.delta.actions import FileChange
 from lakegate.delta.idempotent_writes import DELTA_CONFLICTS, confs
 from lakegate.ids import TableLocation
-from lakegate.rows.execution import publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.row_reader import TableRows
 from lakegate.rows.small_file_cache import Remembered
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import BATCH_CONF, WHOLE, relocation
-from tests.delta.test_idempotent_writes import wait_until, waits_for
 from tests.docs.markdown import DOCS
+from tests.waiting import wait_until, waits_for
 
 PAGE = DOCS / "reference" / "what-can-conflict-now.md"
 MARK = "<!-- generated -->\n"

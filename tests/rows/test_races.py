@@ -21,14 +21,13 @@ from harness.tables import KINDS, audit, make
 from lakegate.delta.actions import Body
 from lakegate.delta.idempotent_writes import confs
 from lakegate.ids import TableLocation
-from lakegate.rows.committer import Staged
+from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.conflict.rebase import ENTERED
-from lakegate.rows.execution import publisher
 from lakegate.rows.result import Result
 from lakegate.rows.row_reader import TableRows
 from lakegate.rows.sql import statement
 from tests.delta.delta_tables import commit_paths, foreign_commit, last_add, make_table, rows, write_token
-from tests.delta.test_idempotent_writes import is_held, wait_until
+from tests.waiting import is_held, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +151,7 @@ def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: S
     audit(tmp_path / "t")
 
 
+@pytest.mark.slow
 def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
     session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 import lakegate
 from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS, Jvm
-from lakegate.rows.committer import Staged
+from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.conflict.rebase import KEYS_CAME
-from lakegate.rows.execution import collected, finish, publisher
 from lakegate.rows.result import Result
 from lakegate.rows.shallow_clone import ABANDONED_AFTER_S
 from lakegate.rows.small_file_cache import Remembered
 from lakegate.rows.sql import statement
+from lakegate.rows.thread_scope import collected
 from tests.delta.delta_tables import make_table, rows
 
 
@@ -134,14 +134,14 @@ def test_small_files_are_read_once(session: SparkSession, tmp_path: Path, monkey
     session.sql(f"DELETE FROM delta.`{table}` WHERE id = 0")
     ours = [staged(1), staged(2)]
     session.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
-    assert [finish(one).level for one in ours] == [2, 2]
+    assert [publisher(session).finish(one).level for one in ours] == [2, 2]
     # The file's earlier vector, the winning commit's vector, and one of each of our executions, whose results were written here.
     assert len(read) == len(set(read)) == 4, read
     assert sorted(row.id for row in session.read.format("delta").load(table).collect()) == [*range(4, 20)]
     read.clear()
     ours = [staged(4), staged(5)]
     rows(session, -1, 200).write.format("delta").mode("append").save(table)
-    assert [finish(one).level for one in ours] == [1, 2]
+    assert [publisher(session).finish(one).level for one in ours] == [1, 2]
     # The rows of the first winning commit, which statistics do not rule out, and the vectors of both commits.
     assert len(read) == len(set(read)) == 3, read
 
@@ -171,6 +171,7 @@ def test_so_many_bytes_of_small_files_are_remembered(monkeypatch: pytest.MonkeyP
     assert files.get("e") == b"1234567890"
 
 
+@pytest.mark.slow
 def test_vectors_below_folders_of_random_names_are_found(session: SparkSession, tmp_path: Path) -> None:
     """`delta.randomizeFilePrefixes` has Delta put vectors into folders, below that of the scratch log, too."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true", randomizeFilePrefixes="true")
@@ -204,7 +205,7 @@ def test_a_merge_is_executed_again_on_what_came_alone(
     assert collector.staged is not None
     session.sql(f"INSERT INTO delta.`{table}` VALUES (10, 'x'), (11, 'y'), (12, 'kept'), (13, 'z')")
     before = {file.name for file in (tmp_path / "t").glob("*.parquet")}
-    result = finish(collector.staged)
+    result = publisher(session).finish(collector.staged)
     assert (result.level, result.reasons) == (3, (KEYS_CAME,))
     expected = {0: "am", 2: "a", 3: "a", 4: "a", 5: "a", 10: "xm", 12: "kept", 13: "z"}
     assert {row.id: row.v for row in session.read.format("delta").load(table).collect()} == expected
@@ -250,6 +251,6 @@ def test_a_merge_that_adds_a_column_is_not_divided(session: SparkSession, tmp_pa
             merge.execute()
         assert collector.staged is not None
         session.sql(f"INSERT INTO delta.`{table}` VALUES (9, 'x')")
-        assert finish(collector.staged).level == 4
+        assert publisher(session).finish(collector.staged).level == 4
     found = {row.id: (row.v, row.w) for row in session.read.format("delta").load(table).collect()}
     assert found == {0: ("a", None), 1: ("m", 7), 2: ("a", None), 9: ("m", 9)}

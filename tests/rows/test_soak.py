@@ -13,8 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from harness.soak import Run, soak
-from lakegate.rows.committer import Staged
-from lakegate.rows.execution import publisher
+from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.sql import statement
 from tests.conftest import data_dir
 

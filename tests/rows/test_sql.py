@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.rows.execution import publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.result import Result
 from lakegate.rows.row_reader import LISTED_MAX
 from lakegate.rows.sql import statement

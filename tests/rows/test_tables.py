@@ -21,11 +21,11 @@ from lakegate.delta.jvm import Jvm, scala_object
 from lakegate.errors import UnsupportedTable
 from lakegate.ids import TableLocation
 from lakegate.rows import delta_table as tables
-from lakegate.rows.execution import finish, publisher
+from lakegate.rows.committer import publisher
+from lakegate.rows.execution import UNSERVED_FEATURES
 from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import Dml
-from lakegate.rows.transaction import UNSERVED_FEATURES
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows
 
 
@@ -53,7 +53,7 @@ def test_an_optimize_that_lost_its_version_returns_what_stock_does(
         def run_last(dml: Dml, table: TableLocation = table) -> Result:
             staged = publisher(session).stage(dml)
             rows(session, 9).write.format("delta").mode("append").save(table)
-            return finish(staged)
+            return publisher(session).finish(staged)
 
         with monkeypatch.context() as patched:
             if is_lost:
@@ -220,6 +220,7 @@ RACES = {
 SHORT = ("vectors of both", "the same row")
 
 
+@pytest.mark.slow
 def test_a_column_may_have_the_name_of_sparks_own_metadata(session: SparkSession, tmp_path: Path) -> None:
     """As where files were ingested with theirs: what it says is not where a row stands in this table.
 
@@ -271,6 +272,7 @@ def test_a_statement_on_a_shallow_clone_is_rebased_as_on_any_table(
     assert {file: file.read_bytes() for file in original.rglob("*") if file.is_file()} == files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["clone", "cloneAtVersion", "cloneAtTimestamp"])
 def test_what_a_clone_gives_is_a_table_to_work_on(session: SparkSession, tmp_path: Path, how: str) -> None:
     """Stock gives a bare object of the JVM there, which Python cannot use."""

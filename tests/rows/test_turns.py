@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from lakegate.delta.commit_file import commit_info, commit_tokens
 from lakegate.delta.idempotent_writes import NUMBER_CONF, single_write
 from lakegate.ids import TableLocation, TokenId
-from lakegate.rows.execution import finish, publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import Dml
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn, write_token
@@ -61,7 +61,7 @@ def test_what_is_executed_again_on_some_files_has_the_token(
     table = table_of(session, tmp_path, vectors=vectors)
     before = publisher(session).stage(dml_of(session, table, UPDATE))
     earlier(session, table)
-    assert finish(before, TOKEN).level == 3
+    assert publisher(session).finish(before, TOKEN).level == 3
     last = commit_paths(table)[-1].read_text()
     assert (commit_tokens(last), commit_info(last)["userMetadata"]) == ({OWN: TOKEN.number}, TOKEN.user_metadata)
 
@@ -104,7 +104,7 @@ def test_a_statement_that_found_nothing_checks_commits_made_before_its_turn(
     assert publisher(session).finish(publisher(session).stage(dml), TOKEN).version is None
     before = publisher(session).stage(dml)
     rows(session, 6, 7).write.format("delta").mode("append").save(table)
-    version = finish(before, TOKEN).version
+    version = publisher(session).finish(before, TOKEN).version
     assert ids(session, table) == left
     assert version is not None
     assert commit_tokens(commit_paths(table)[version].read_text()) == {OWN: TOKEN.number}

@@ -13,7 +13,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from lakegate.delta.storage_errors import described, refusal
-from lakegate.demo.aws_server import AwsServer, Fault
+from lakegate.demo.aws_server import AwsServer, InjectedFault
 from lakegate.ops.finding import Finding
 from lakegate.ops.s3 import examine
 from lakegate.spark.log_stores import CLASSES
@@ -54,7 +54,7 @@ def test_a_sound_table_is_sound(look: Look, store: Store, s3: Any) -> None:
 @pytest.mark.parametrize(("what", "is_deep"), [("ignore_condition", False), ("race_condition", True)])
 def test_an_unsafe_server_is_found(aws: AwsServer, look: Look, store: Store, what: Any, is_deep: bool) -> None:
     """One that ignores the condition by two writers; one that looks and writes in two steps by many."""
-    aws.fail(Fault(what, key="_lakegate/probe", times=None))
+    aws.fail(InjectedFault(what, key="_lakegate/probe", times=None))
     (found,) = look(store.table, is_deep=is_deep)
     assert found.level == "fault"
     assert "more than one through" in found.what
@@ -63,7 +63,9 @@ def test_an_unsafe_server_is_found(aws: AwsServer, look: Look, store: Store, wha
 def test_what_is_replaced_while_it_is_read_was_let_through(aws: AwsServer, look: Look, store: Store) -> None:
     """A writer that was refused reads what is there; S3A asks for the object that it looked at, and that is gone."""
     aws.fail(
-        Fault("error_before", kind="GET", key="_lakegate/probe", times=None, status=412, code="PreconditionFailed")
+        InjectedFault(
+            "error_before", kind="GET", key="_lakegate/probe", times=None, status=412, code="PreconditionFailed"
+        )
     )
     (found,) = look(store.table, is_deep=False)
     assert found.level == "fault"
@@ -111,6 +113,7 @@ def deleted(store: Store) -> None:
         store.remove(version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words", "after"),
     [
@@ -142,19 +145,19 @@ BAD = {
     "the bucket does not exist": ("s3a://no-such-bucket/t", None),
     "permission is missing: s3:GetObject or s3:ListBucket": (
         None,
-        Fault("error_before", times=None, status=403, code="AccessDenied", message="Access Denied"),
+        InjectedFault("error_before", times=None, status=403, code="AccessDenied", message="Access Denied"),
     ),
     "the clocks of this machine": (
         None,
-        Fault("error_before", times=None, status=403, code="RequestTimeTooSkewed", message="too large"),
+        InjectedFault("error_before", times=None, status=403, code="RequestTimeTooSkewed", message="too large"),
     ),
     "the credentials have expired": (
         None,
-        Fault("error_before", times=None, status=400, code="ExpiredToken", message="has expired"),
+        InjectedFault("error_before", times=None, status=400, code="ExpiredToken", message="has expired"),
     ),
     "the bucket is in another region": (
         None,
-        Fault(
+        InjectedFault(
             "error_before",
             times=None,
             status=400,
@@ -164,7 +167,7 @@ BAD = {
     ),
     "the server does not know them": (
         None,
-        Fault("error_before", times=None, status=403, code="InvalidAccessKeyId", message="no"),
+        InjectedFault("error_before", times=None, status=403, code="InvalidAccessKeyId", message="no"),
     ),
 }
 
@@ -204,7 +207,7 @@ def test_a_missing_permission_of_s3_is_named_by_its_action(
     action, ask = OPERATIONS[kind]
     path = jvm.org.apache.hadoop.fs.Path(f"s3a://lake/{store.key(0)}")
     files = path.getFileSystem(hadoop)
-    aws.fail(Fault("error_before", kind, times=None, status=403, code="AccessDenied", message="Access Denied"))
+    aws.fail(InjectedFault("error_before", kind, times=None, status=403, code="AccessDenied", message="Access Denied"))
     with pytest.raises(Py4JJavaError) as denied:
         ask(jvm, files, path)
     found = refusal(denied.value)
@@ -278,7 +281,9 @@ def make_denied(aws: AwsServer, store: Store) -> Callable[[], str]:
     def denied() -> str:
         message = "User: x is not authorized to perform: dynamodb:PutItem on resource: y"
         aws.fail(
-            Fault("error_before", "PutItem", times=None, status=400, code="AccessDeniedException", message=message)
+            InjectedFault(
+                "error_before", "PutItem", times=None, status=400, code="AccessDeniedException", message=message
+            )
         )
         return store.write(3, "three")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from lakegate.demo.aws_server import AwsServer, Fault
+from lakegate.demo.aws_server import AwsServer, InjectedFault
 from lakegate.spark.log_stores import GATE
 from tests.s3.stores import ENTRIES, Store
 
@@ -25,15 +25,17 @@ def make(jvm: Any, hadoop: Any, s3: Any, dynamodb: Any) -> MakeStore:
 
 
 FAULTS = {
-    "lost answer": Fault("lose_reply", kind="PUT", key=COMMIT),
-    "lost request": Fault("lose_request", kind="PUT", key=COMMIT),
-    "500 after it was done": Fault("error_after", kind="PUT", key=COMMIT, status=500, code="InternalError"),
-    "503": Fault("error_before", kind="PUT", key=COMMIT),
-    "409": Fault("error_before", kind="PUT", key=COMMIT, status=409, code="ConditionalRequestConflict", times=2),
+    "lost answer": InjectedFault("lose_reply", kind="PUT", key=COMMIT),
+    "lost request": InjectedFault("lose_request", kind="PUT", key=COMMIT),
+    "500 after it was done": InjectedFault("error_after", kind="PUT", key=COMMIT, status=500, code="InternalError"),
+    "503": InjectedFault("error_before", kind="PUT", key=COMMIT),
+    "409": InjectedFault(
+        "error_before", kind="PUT", key=COMMIT, status=409, code="ConditionalRequestConflict", times=2
+    ),
 }
 ENTRY_FAULTS = {
-    "lost answer of the entry": Fault("lose_reply", kind="PutItem"),
-    "throttled entry": Fault(
+    "lost answer of the entry": InjectedFault("lose_reply", kind="PutItem"),
+    "throttled entry": InjectedFault(
         "error_before", kind="PutItem", status=400, code="ProvisionedThroughputExceededException", times=2
     ),
 }
@@ -47,7 +49,7 @@ ENTRY_FAULTS = {
     ],
 )
 def test_a_commit_is_made_once_whatever_befalls_its_request(
-    aws: AwsServer, make: MakeStore, word: str, fault: Fault
+    aws: AwsServer, make: MakeStore, word: str, fault: InjectedFault
 ) -> None:
     """The client repeats it, or the store does; "taken" by one's own commit is no loss; the next writer is refused."""
     store = make(word)
@@ -95,7 +97,7 @@ def test_a_server_that_does_not_refuse_is_refused_before_the_first_commit(
     s3.create_bucket(Bucket="unsafe", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     store = make("conditional")
     store.table = "s3a://unsafe/t"
-    aws.fail(Fault(what, key="^unsafe/", times=None))
+    aws.fail(InjectedFault(what, key="^unsafe/", times=None))
     assert "does not refuse a second writer" in store.write(0, "zero")
     assert s3.list_objects_v2(Bucket="unsafe", Prefix="t/_delta_log/0").get("KeyCount") == 0
 
@@ -116,16 +118,19 @@ DENIED = {"status": 403, "code": "AccessDenied"}
 
 
 STATES: dict[str, tuple[Callable[[Store, AwsServer], None], bool]] = {
-    "aside": (lambda store, aws: _dies(store, aws, Fault("error_before", "PutItem", "00001.json", 1, **DENIED)), False),
-    "entered": (lambda store, aws: _dies(store, aws, Fault("error_before", "PUT", COMMIT, 1, **DENIED)), True),
-    "placed": (lambda store, aws: _dies(store, aws, Fault("error_after", "PUT", COMMIT, 1, **DENIED)), True),
+    "aside": (
+        lambda store, aws: _dies(store, aws, InjectedFault("error_before", "PutItem", "00001.json", 1, **DENIED)),
+        False,
+    ),
+    "entered": (lambda store, aws: _dies(store, aws, InjectedFault("error_before", "PUT", COMMIT, 1, **DENIED)), True),
+    "placed": (lambda store, aws: _dies(store, aws, InjectedFault("error_after", "PUT", COMMIT, 1, **DENIED)), True),
     "entered by hand": (lambda store, aws: store.begin(1, "one"), True),
     "placed by hand": (lambda store, aws: (store.begin(1, "one"), store.put(1, "one"))[0], True),
 }
 """What a driver leaves that dies after each of its steps, and whether its commit is made."""
 
 
-def _dies(store: Store, aws: AwsServer, fault: Fault) -> None:
+def _dies(store: Store, aws: AwsServer, fault: InjectedFault) -> None:
     aws.fail(fault)
     store.write(1, "one")
     assert aws.faults_left() == 0
@@ -257,7 +262,7 @@ def test_a_checkpoint_is_not_begun_where_two_runs_could_plan_one_batch(
     location = {"LocationConstraint": "eu-central-1"}
     for bucket in ("checkpoints", "unsafe-checkpoints"):
         s3.create_bucket(Bucket=bucket, CreateBucketConfiguration=location)
-    aws.fail(Fault("ignore_condition", key="^unsafe-checkpoints/", times=None))
+    aws.fail(InjectedFault("ignore_condition", key="^unsafe-checkpoints/", times=None))
 
     def planned(bucket: str, by: bytes) -> str:
         path = jvm.org.apache.hadoop.fs.Path(f"s3a://{bucket}/c/offsets/0")

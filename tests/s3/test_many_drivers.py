@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.log_store_jvm import FLAGS, class_path, settings_for
-from lakegate.demo.aws_server import AwsServer, Fault
+from lakegate.demo.aws_server import AwsServer, InjectedFault
 from lakegate.spark.jars import JarSources
 from lakegate.spark.java import JavaSources, find_java
 from lakegate.spark.log_stores import CLASSES
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 DRIVERS, COMMITS = 3, 50
 PROGRAM = Path(__file__).parent / "java" / "CommitMany.java"
-SLOW_PUTS = Fault("delay", kind="PUT", key=r"_delta_log/\d{20}\.json$", times=None, delay_ms=30)
+SLOW_PUTS = InjectedFault("delay", kind="PUT", key=r"_delta_log/\d{20}\.json$", times=None, delay_ms=30)
 """A put takes as long as between two data centres, so that drivers meet; longer than that of a machine to itself."""
 
 
@@ -136,11 +136,11 @@ def test_nothing_that_was_acknowledged_is_lost(aws: AwsServer, s3: Any, drivers:
 
 SECOND = r"/0{19}1\.json"
 STEPS = {
-    "puts its commit": ("conditional", Fault("delay", kind="PUT", key=SECOND)),
-    "puts it aside": ("dynamodb", Fault("delay", kind="PUT", key=r"\.tmp/0{19}1\.json")),
-    "enters it": ("dynamodb", Fault("delay", kind="PutItem", key=SECOND)),
-    "gives it its name": ("dynamodb", Fault("delay", kind="PUT", key=r"_delta_log/0{19}1\.json$")),
-    "completes its entry": ("dynamodb", Fault("delay", kind="PutItem", key=SECOND, each=2)),
+    "puts its commit": ("conditional", InjectedFault("delay", kind="PUT", key=SECOND)),
+    "puts it aside": ("dynamodb", InjectedFault("delay", kind="PUT", key=r"\.tmp/0{19}1\.json")),
+    "enters it": ("dynamodb", InjectedFault("delay", kind="PutItem", key=SECOND)),
+    "gives it its name": ("dynamodb", InjectedFault("delay", kind="PUT", key=r"_delta_log/0{19}1\.json$")),
+    "completes its entry": ("dynamodb", InjectedFault("delay", kind="PutItem", key=SECOND, each=2)),
 }
 """What a driver does when it is killed, and the request that is under way then."""
 LATE_MS = 2500

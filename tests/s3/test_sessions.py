@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegate.demo.aws_server import AwsServer, Fault
+from lakegate.demo.aws_server import AwsServer, InjectedFault
 from lakegate.spark.log_stores import CHECKPOINTS_KEY, CLASSES, VACUUM_KEY
 from tests.s3.drivers import Asked
 from tests.s3.policy import S3_PAGE, allowed, needed
@@ -58,7 +58,7 @@ def test_a_session_that_would_commit_or_plan_in_another_way_is_refused(asked: As
     assert "a VACUUM on S3 is no commit" in asked.ask("own_settings", {VACUUM_KEY: "false"})[0]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_statement_says_what_s3_refused(aws: AwsServer, asked: Asked) -> None:
     """Not in the words of its client: what is wrong, and the exit status of what does not answer; also of an executor's write."""
     code, words = asked.ask("statement", "INSERT INTO delta.`s3a://no-such-bucket/t` VALUES (1)")
@@ -68,9 +68,15 @@ def test_a_statement_says_what_s3_refused(aws: AwsServer, asked: Asked) -> None:
     denied = {"status": 403, "code": "AccessDenied", "message": "Access Denied"}
     commit = r"_delta_log/\d{20}\.json$"
     for fault, expected in (
-        (Fault("error_before", key="refusing", times=None, **expired), "the credentials have expired"),
-        (Fault("error_before", kind="PUT", key=commit, times=None, **denied), "permission is missing: s3:PutObject"),
-        (Fault("error_before", kind="PUT", key="/part-", times=None, **denied), "permission is missing: s3:PutObject"),
+        (InjectedFault("error_before", key="refusing", times=None, **expired), "the credentials have expired"),
+        (
+            InjectedFault("error_before", kind="PUT", key=commit, times=None, **denied),
+            "permission is missing: s3:PutObject",
+        ),
+        (
+            InjectedFault("error_before", kind="PUT", key="/part-", times=None, **denied),
+            "permission is missing: s3:PutObject",
+        ),
     ):
         aws.fail(fault)
         code, words = asked.ask("statement", "DELETE FROM delta.`s3a://lake/refusing` WHERE id = 3")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegate.demo.aws_server import AwsServer, Fault
+from lakegate.demo.aws_server import AwsServer, InjectedFault
 from lakegate.spark.source_files import far_listing
 from tests.s3.drivers import Driver
 
@@ -51,7 +51,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("log_store", "statements"), [("conditional", 1), pytest.param("dynamodb", 1, marks=pytest.mark.matrix)]
 )
@@ -62,7 +62,7 @@ def test_statements_of_two_drivers_are_their_serial_replay(
     table = f"s3a://lake/two-drivers-{log_store}"
     # The first of the two commits late, so the other always commits before it, however the machine shares its cores.
     kind = "PUT" if log_store == "conditional" else "PutItem"
-    aws.fail(Fault("delay", kind=kind, key=r"/0{19}2\.json", delay_ms=LATE_MS))
+    aws.fail(InjectedFault("delay", kind=kind, key=r"/0{19}2\.json", delay_ms=LATE_MS))
     drivers = [
         Driver(STATING, aws, tmp_path / f"{own}.log", table, str(own), str(statements), log_store=log_store)
         for own in (1, 2)
@@ -136,6 +136,7 @@ def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3:
     assert all(one.is_conditional for one in planned)
 
 
+@pytest.mark.slow
 def test_a_source_is_listed_without_permission_to_list_its_parent(
     aws: AwsServer, s3: Any, jvm: Any, hadoop: Any
 ) -> None:
@@ -145,7 +146,9 @@ def test_a_source_is_listed_without_permission_to_list_its_parent(
     source, bulk = "s3a://lake/closed/in", jvm.io.github.lakegate.Bulk
     assert far_listing(bulk.listing(source, hadoop)).tables == ("s3a://lake/closed",)
     aws.fail(
-        Fault("error_before", key="_delta_log", times=None, status=403, code="AccessDenied", message="Access Denied")
+        InjectedFault(
+            "error_before", key="_delta_log", times=None, status=403, code="AccessDenied", message="Access Denied"
+        )
     )
     found = far_listing(bulk.listing(source, hadoop))
     assert (list(found.files), found.tables) == ([f"{source}/a.json"], ())

@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from lakegate.demo.aws_server import REGION, AwsServer, Fault
+from lakegate.demo.aws_server import REGION, AwsServer, InjectedFault
 
 THREADS, KEYS = 8, 20
 BUCKET, TABLE = "of-the-server-tests", "of-the-server-tests"
@@ -94,10 +94,10 @@ def test_of_many_conditional_puts_of_one_key_exactly_one_wins(aws: AwsServer) ->
 
 def test_a_server_that_is_not_atomic_is_found_by_the_same_race(aws: AwsServer) -> None:
     """The race above can fail; and code that must refuse such a server needs one."""
-    aws.fail(Fault("race_condition", kind="PUT", times=None))
+    aws.fail(InjectedFault("race_condition", kind="PUT", times=None))
     assert any(found["200"] > 1 for found in race(aws, "s3", put, "unsafe"))
     aws.heal()
-    aws.fail(Fault("ignore_condition", times=None))
+    aws.fail(InjectedFault("ignore_condition", times=None))
     assert [put(client(aws, "s3"), "unsafe-0") for _ in range(2)] == ["200", "200"]
     assert [put_item(client(aws, "dynamodb"), "unsafe-0") for _ in range(2)] == ["200", "200"]
 
@@ -105,7 +105,7 @@ def test_a_server_that_is_not_atomic_is_found_by_the_same_race(aws: AwsServer) -
 def test_a_lost_reply_was_carried_out_and_a_lost_request_was_not(aws: AwsServer) -> None:
     """Either way the connection ends, and nothing else tells them apart."""
     s3, db = client(aws, "s3"), client(aws, "dynamodb")
-    aws.fail(Fault("lose_reply", kind="PUT|PutItem", key="lost", times=2))
+    aws.fail(InjectedFault("lose_reply", kind="PUT|PutItem", key="lost", times=2))
     for call, key in (
         (lambda: put(s3, "lost-1"), f"{BUCKET}/lost-1"),
         (lambda: put_item(db, "lost-1"), f"{TABLE}/lost-1"),
@@ -115,7 +115,7 @@ def test_a_lost_reply_was_carried_out_and_a_lost_request_was_not(aws: AwsServer)
         assert [(each.key, each.status, each.fault) for each in aws.requests()][-1] == (key, 200, "lose_reply")
     assert put(s3, "lost-1") == "PreconditionFailed"
     assert put_item(db, "lost-1") == "ConditionalCheckFailedException"
-    aws.fail(Fault("lose_request", kind="PUT|PutItem", key="lost", times=2))
+    aws.fail(InjectedFault("lose_request", kind="PUT|PutItem", key="lost", times=2))
     for call in (lambda: put(s3, "lost-2"), lambda: put_item(db, "lost-2")):
         with pytest.raises(ConnectionClosedError):
             call()
@@ -127,11 +127,11 @@ def test_errors_are_answered_before_or_after_the_work(aws: AwsServer) -> None:
     """Only matching requests, only the given number of times, in the format of each service."""
     s3, db = client(aws, "s3"), client(aws, "dynamodb")
     aws.fail(
-        Fault("error_before", kind="PUT", key="e-1$", status=503, code="SlowDown"),
-        Fault("error_before", kind="PUT", key="e-1$", status=409, code="ConditionalRequestConflict"),
-        Fault("error_after", kind="PUT", key="e-1$", status=500, code="InternalError"),
-        Fault("error_before", kind="PutItem", status=400, code="ProvisionedThroughputExceededException"),
-        Fault("error_after", kind="PutItem", status=500, code="InternalServerError"),
+        InjectedFault("error_before", kind="PUT", key="e-1$", status=503, code="SlowDown"),
+        InjectedFault("error_before", kind="PUT", key="e-1$", status=409, code="ConditionalRequestConflict"),
+        InjectedFault("error_after", kind="PUT", key="e-1$", status=500, code="InternalError"),
+        InjectedFault("error_before", kind="PutItem", status=400, code="ProvisionedThroughputExceededException"),
+        InjectedFault("error_after", kind="PutItem", status=500, code="InternalServerError"),
     )
     assert put(s3, "e-2") == "200"
     assert [put(s3, "e-1") for _ in range(4)] == [
@@ -150,7 +150,10 @@ def test_errors_are_answered_before_or_after_the_work(aws: AwsServer) -> None:
 def test_a_fault_befalls_each_nth_request(aws: AwsServer) -> None:
     """A delay may be combined with another fault."""
     db = client(aws, "dynamodb")
-    aws.fail(Fault("error_before", kind="PutItem", times=None, each=3), Fault("delay", kind="PutItem", delay_ms=1.0))
+    aws.fail(
+        InjectedFault("error_before", kind="PutItem", times=None, each=3),
+        InjectedFault("delay", kind="PutItem", delay_ms=1.0),
+    )
     assert [put_item(db, f"each-{n}") for n in range(7)] == ["200", "200", "SlowDown", "200", "200", "SlowDown", "200"]
     assert [each.fault for each in aws.requests()] == ["delay", "", "error_before", "", "", "error_before", ""]
 
@@ -158,7 +161,7 @@ def test_a_fault_befalls_each_nth_request(aws: AwsServer) -> None:
 def test_requests_are_recorded_by_kind_key_and_time(aws: AwsServer) -> None:
     """What a measurement counts: each request once, a delay in its time, and the bytes that were stored."""
     s3, db = client(aws, "s3"), client(aws, "dynamodb")
-    aws.fail(Fault("delay", kind="PUT", times=None, delay_ms=30.0))
+    aws.fail(InjectedFault("delay", kind="PUT", times=None, delay_ms=30.0))
     put(s3, "log/0.json")
     s3.head_object(Bucket=BUCKET, Key="log/0.json")
     s3.get_object(Bucket=BUCKET, Key="log/0.json")

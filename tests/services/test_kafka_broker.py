@@ -15,6 +15,7 @@ from lakegate.spark.jars import JarSources
 from lakegate.spark.java import JavaSources
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_an_id_that_looks_like_an_option(
     jars_from: JarSources, java_from: JavaSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,8 +19,8 @@ from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_kafka import EnvelopeTopics
 from tests.cli.command import lakegate
-from tests.syncs.rooms import begin, expected, state
-from tests.syncs.test_debezium import envelopes
+from tests.syncs.envelopes import envelopes
+from tests.syncs.target_databases import begin, expected, state
 
 pytestmark = pytest.mark.slow
 

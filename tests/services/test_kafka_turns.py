@@ -101,6 +101,7 @@ def people(spark: SparkSession, root: Path) -> dict[int, str]:
     return {row["id"]: row["person"] for row in rows}
 
 
+@pytest.mark.matrix
 def test_three_topics_at_their_own_pace_with_a_give_up_and_a_new_partition(
     spark: SparkSession, kafka_servers: str, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from harness import answers, jobs
 from harness.jobs import Batch, BatchEnd, Job, WriteCommitLog
 from harness.scenarios import SCENARIOS
 from harness.simulator import explore, planted
-from lakegate.effects import Protocol, perform
+from lakegate.effects import Steps, perform
 from lakegate.ids import Epoch
 from lakegate.turns.protocol import fencing, ordering, protocol, transitions
 from lakegate.turns.protocol.effects import (
@@ -59,13 +59,13 @@ def cleared(stored: int | None, epoch: Epoch) -> int:
     return Token(epoch=epoch, batch=-1).pack()
 
 
-def no_fence_seen(table: Any, token_id: Any, epoch: Epoch) -> Protocol[FencedBy | None]:
+def no_fence_seen(table: Any, token_id: Any, epoch: Epoch) -> Steps[FencedBy | None]:
     """The token is not read again after the statement."""
     yield from ()
     return None
 
 
-def no_fence_seen_by_a(table: Any, token_id: Any, epoch: Epoch) -> Protocol[FencedBy | None]:
+def no_fence_seen_by_a(table: Any, token_id: Any, epoch: Epoch) -> Steps[FencedBy | None]:
     """Job A does not read the token again after the statement."""
     fence = None
     if not token_id.startswith("lakegate/A"):
@@ -73,7 +73,7 @@ def no_fence_seen_by_a(table: Any, token_id: Any, epoch: Epoch) -> Protocol[Fenc
     return fence
 
 
-def grant_taken_as_refused(lock: str, attempt: Any, rule: Any) -> Protocol[Any]:
+def grant_taken_as_refused(lock: str, attempt: Any, rule: Any) -> Steps[Any]:
     """A compare-and-set whose reply is lost counts as not made."""
     me, nonce = attempt.holder, attempt.nonce
     while True:
@@ -98,10 +98,10 @@ def grant_taken_as_refused(lock: str, attempt: Any, rule: Any) -> Protocol[Any]:
         if reply == "done":
             return protocol.Granted(epoch=granted.epoch, predecessor=None, asked_at_ms=0, since_ms=0)
         if reply == "unknown":
-            return protocol.Refused(reason="", holder=None)
+            return protocol.NotGranted(reason="", holder=None)
 
 
-def dead_turns_need_a_grant(lock: str, attempt: Any, rule: Any) -> Protocol[Any]:
+def dead_turns_need_a_grant(lock: str, attempt: Any, rule: Any) -> Steps[Any]:
     """The turn of a dead holder is closed only by the job that is let in next."""
     me, nonce = attempt.holder, attempt.nonce
     while True:
@@ -125,18 +125,18 @@ def dead_turns_need_a_grant(lock: str, attempt: Any, rule: Any) -> Protocol[Any]
         yield from perform(CompareAndSet(transitions.grant(free, me), stored.version))
 
 
-def begins_without_its_session(job: Any, checkpoint: Any, session: Any = None) -> Protocol[LockRecord | None]:
+def begins_without_its_session(job: Any, checkpoint: Any, session: Any = None) -> Steps[LockRecord | None]:
     """A job does not close a turn that the record gives to its own live session."""
     return (yield from protocol.begin(job, checkpoint))
 
 
-def begins_without_looking(job: Any, checkpoint: Any, session: Any = None) -> Protocol[LockRecord | None]:
+def begins_without_looking(job: Any, checkpoint: Any, session: Any = None) -> Steps[LockRecord | None]:
     """A job does not clear up what its earlier run left."""
     stored = yield from perform(ReadRecord())
     return stored.record
 
 
-def releases_before_the_commit_log(job: Job, turn: Any, batch: Batch) -> Protocol[BatchEnd]:
+def releases_before_the_commit_log(job: Job, turn: Any, batch: Batch) -> Steps[BatchEnd]:
     """The turn is completed when the function returns."""
     end = yield from jobs.write_batch(job, turn, batch, frozenset())
     if end != "written":
@@ -146,19 +146,19 @@ def releases_before_the_commit_log(job: Job, turn: Any, batch: Batch) -> Protoco
     return "written"
 
 
-def gives_up_by_returning(job: Job, session: Any, nonce: Any, token_id: Any, batch: Batch) -> Protocol[Any]:
+def gives_up_by_returning(job: Job, session: Any, nonce: Any, token_id: Any, batch: Batch) -> Steps[Any]:
     """A turn that is not granted ends the function as if the batch were written."""
     granted = yield from jobs.take_turn(
         jobs.LOCK, jobs._attempt(job, session, nonce, token_id, batch), jobs._order(job)
     )
     if isinstance(granted, protocol.Granted):
-        return protocol.Turn(lock=jobs.LOCK, job=job.name, nonce=nonce, epoch=granted.epoch, token_id=token_id)
-    if isinstance(granted, protocol.Refused):
+        return protocol.GrantedTurn(lock=jobs.LOCK, job=job.name, nonce=nonce, epoch=granted.epoch, token_id=token_id)
+    if isinstance(granted, protocol.NotGranted):
         yield from perform(WriteCommitLog(token_id, batch))
-    return protocol.Refused(reason="", holder=None)
+    return protocol.NotGranted(reason="", holder=None)
 
 
-def enters_in_two_breaths(turn: Any, table: Any, *, is_replay: bool, is_written: bool) -> Protocol[Any]:
+def enters_in_two_breaths(turn: Any, table: Any, *, is_replay: bool, is_written: bool) -> Steps[Any]:
     """The entry commit is not made at the version that it was planned from, but at whatever comes next."""
     stored = yield from perform(ReadRecord())
     record = stored.record
@@ -183,7 +183,7 @@ def enters_in_two_breaths(turn: Any, table: Any, *, is_replay: bool, is_written:
     return raised if isinstance(raised, FencedBy) else protocol.Entered(version=None)
 
 
-def first_write_makes_the_table(turn: Any, table: Any, *, is_replay: bool, is_written: bool) -> Protocol[Any]:
+def first_write_makes_the_table(turn: Any, table: Any, *, is_replay: bool, is_written: bool) -> Steps[Any]:
     """A table that does not exist is taken to need no entry."""
     opened = yield from real_enter_table(turn, table, is_replay=is_replay, is_written=is_written)
     return protocol.Entered(version=None) if isinstance(opened, protocol.NoTable) else opened
@@ -200,7 +200,7 @@ class OfAZombie:
     """A run whose session is lost may still say that its job is idle."""
 
     @staticmethod
-    def announce_idle(lock: str, job: Any, session: Any, rule: Any, idle_at: Any) -> Protocol[bool]:
+    def announce_idle(lock: str, job: Any, session: Any, rule: Any, idle_at: Any) -> Steps[bool]:
         while True:
             stored = yield from perform(ReadRecord())
             record = stored.record
@@ -255,7 +255,7 @@ def paused_still_asks(record: LockRecord, job: Any, pause: Any) -> LockRecord:
     return replace(real_pause(record, job, pause), tickets=record.tickets)
 
 
-def paused_is_nothing_to_the_turn(lock: str, attempt: Any, rule: Any) -> Protocol[Any]:
+def paused_is_nothing_to_the_turn(lock: str, attempt: Any, rule: Any) -> Steps[Any]:
     """A paused job takes its turn all the same."""
     me, nonce = attempt.holder, attempt.nonce
     while True:
@@ -390,6 +390,7 @@ PLANTS: dict[str, Plant] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", PLANTS)
 def test_the_simulator_finds_a_planted_bug(bug: str) -> None:
     """Leaving a rule out breaks the invariant that the rule is there for, and the way to it can be shown."""

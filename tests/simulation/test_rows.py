@@ -30,7 +30,7 @@ from harness.row_tables import file_of
 from harness.rows import Found, Scenario, explore
 from harness.simulator import planted
 from lakegate.delta.actions import Action, Captured, Changes, changes
-from lakegate.effects import Protocol, perform
+from lakegate.effects import Steps, perform
 from lakegate.ids import Version
 from lakegate.rows.conflict import commit_protocol, group_commit, rebase
 from lakegate.rows.conflict.effects import Describe, Execute, ReadChanges, Reserve
@@ -205,52 +205,52 @@ def test_the_whole_set() -> None:
 # ------------------------------------------------------------------------------------------------------ planted bugs
 
 real_read_test, real_write_test, real_moved = rebase._read_test, rebase._write_test, rebase._moved
-real_rebase, real_follow, real_is_free = rebase.rebase, commit_protocol._follow, rows._is_free
+real_rebase, real_follow, real_is_free = rebase.rebase, commit_protocol._rebase_and_commit, rows._is_free
 
 
-def no_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+def no_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Steps[Any]:
     """Ignores new matching rows."""
     if statement.reads is rebase.Reads.ROWS:
         return {}
     return (yield from real_read_test(statement, won, may_mark=may_mark))
 
 
-def no_key_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+def no_key_test(statement: Statement, won: Changes, *, may_mark: bool) -> Steps[Any]:
     """A MERGE that inserts takes no notice of one that inserted."""
     if statement.reads is rebase.Reads.KEYS:
         return {}
     return (yield from real_read_test(statement, won, may_mark=may_mark))
 
 
-def no_pre_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+def no_pre_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Steps[Any]:
     """Lets a MERGE look for new rows, but not for deleted rows that it matched and did not write."""
     return (yield from real_read_test(replace(statement, writes_all_matched=True), won, may_mark=may_mark))
 
 
-def gone_files_not_looked_into(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+def gone_files_not_looked_into(statement: Statement, won: Changes, *, may_mark: bool) -> Steps[Any]:
     """A MERGE takes rows of a file that is gone for rows that are in one that came."""
     if statement.reads is rebase.Reads.KEYS:
         won = replace(won, files={path: change for path, change in won.files.items() if change.after is not None})
     return (yield from real_read_test(statement, won, may_mark=may_mark))
 
 
-def condition_forgotten(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+def condition_forgotten(statement: Statement, won: Changes, *, may_mark: bool) -> Steps[Any]:
     """A MERGE looks for keys of its source alone, and forgets what it does to rows without one."""
     return (yield from real_read_test(replace(statement, has_condition=False), won, may_mark=may_mark))
 
 
-def always_divided(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+def always_divided(statement: Statement, lost: Captured, won: Changes) -> Steps[Any]:
     """Executes in parts a statement whose result differs between executions."""
     return (yield from real_rebase(replace(statement, is_divisible=True), lost, won))
 
 
-def inserts_divided(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+def inserts_divided(statement: Statement, lost: Captured, won: Changes) -> Steps[Any]:
     """A MERGE that inserts what is absent is executed on some files, which do not tell what is absent."""
     is_keyed = statement.reads is rebase.Reads.KEYS and not statement.has_condition
     return (yield from real_rebase(replace(statement, is_divisible=is_keyed or statement.is_divisible), lost, won))
 
 
-def keys_that_came_left_as_they_are(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+def keys_that_came_left_as_they_are(statement: Statement, lost: Captured, won: Changes) -> Steps[Any]:
     """Lets a MERGE keep its result, and leaves new rows with keys of its source unchanged."""
     rebased = yield from real_rebase(statement, lost, won)
     is_one = isinstance(rebased, rebase.Partly) and rebased.reason == rebase.KEYS_CAME
@@ -262,37 +262,37 @@ def stock_put_during_a_reservation(scenario: Scenario, state: Any, writer: int, 
     return isinstance(step, Execute) or real_is_free(scenario, state, writer, step)
 
 
-def reads_of_the_table_forgotten(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+def reads_of_the_table_forgotten(statement: Statement, won: Changes, *, may_mark: bool) -> Steps[Any]:
     """INSERT … SELECT from itself is taken for a blind append."""
     if statement.reads is rebase.Reads.TABLE:
         return {}
     return (yield from real_read_test(statement, won, may_mark=may_mark))
 
 
-def union_always(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Protocol[Any]:
+def union_always(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Steps[Any]:
     """An UPDATE joins vectors as a DELETE may."""
     return (yield from real_write_test(lost, won, entered, may_mark=True))
 
 
-def nothing_is_restored(won: Changes) -> Protocol[bool]:
+def nothing_is_restored(won: Changes) -> Steps[bool]:
     """Ignores rows that are restored in existing files."""
     return False
     yield
 
 
-def no_base_vector(file: Any) -> Protocol[BitMap64]:
+def no_base_vector(file: Any) -> Steps[BitMap64]:
     """Forgets the rows that were marked before."""
     return BitMap64()
     yield
 
 
-def concurrent_vector_forgotten(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Protocol[Any]:
+def concurrent_vector_forgotten(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Steps[Any]:
     """The captured actions are put as they are."""
     return {}
     yield
 
 
-def no_look_for_own(statement: Statement, lost: Captured, since: Version) -> Protocol[Any]:
+def no_look_for_own(statement: Statement, lost: Captured, since: Version) -> Steps[Any]:
     """A put whose answer was lost is taken for one that was never made."""
     protocol = real_follow(statement, lost, since)
     answer: Any = None
@@ -311,7 +311,7 @@ def moved_files_ignored(self: Changes) -> Any:
     return ()
 
 
-def marks_though_it_copies(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+def marks_though_it_copies(statement: Statement, lost: Captured, won: Changes) -> Steps[Any]:
     """A DELETE that rewrote files is treated like one that marked rows."""
     entered = yield from real_read_test(statement, won, may_mark=statement.marks_rows)
     if isinstance(entered, Again):
@@ -323,17 +323,17 @@ def marks_though_it_copies(statement: Statement, lost: Captured, won: Changes) -
     return rebase.Rebased(actions=actions, level=2 if vectors else 1)
 
 
-def _changed_parts(statement: Statement, lost: Captured, won: Changes, change: Callable[[Any], Any]) -> Protocol[Any]:
+def _changed_parts(statement: Statement, lost: Captured, won: Changes, change: Callable[[Any], Any]) -> Steps[Any]:
     rebased = yield from real_rebase(statement, lost, won)
     return change(rebased) if isinstance(rebased, rebase.Partly) else rebased
 
 
-def captured_part_dropped(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+def captured_part_dropped(statement: Statement, lost: Captured, won: Changes) -> Steps[Any]:
     """Changes only the files of new matching rows, and forgets the statement's earlier changes."""
     return _changed_parts(statement, lost, won, lambda part: replace(part, kept=()))
 
 
-def came_left_out(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+def came_left_out(statement: Statement, lost: Captured, won: Changes) -> Steps[Any]:
     """Ignores the new files of winning commits that changed the same rows."""
     own = {action.body.get("path") for action in lost.actions}
     return _changed_parts(
@@ -344,13 +344,13 @@ def came_left_out(statement: Statement, lost: Captured, won: Changes) -> Protoco
     )
 
 
-def copies_not_marked(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+def copies_not_marked(statement: Statement, lost: Captured, won: Changes) -> Steps[Any]:
     """OPTIMIZE brings back rows that were deleted meanwhile."""
     return rebase.Rebased(actions=lost.actions, level=1)
     yield
 
 
-def copies_of_gone_files_kept(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+def copies_of_gone_files_kept(statement: Statement, lost: Captured, won: Changes) -> Steps[Any]:
     """Only rows that a vector marks are looked for in what OPTIMIZE wrote, not those of files that are gone."""
     still_there = {
         path: change for path, change in won.files.items() if change.after is not None or change.before is None
@@ -358,25 +358,23 @@ def copies_of_gone_files_kept(statement: Statement, lost: Captured, won: Changes
     return (yield from real_moved(statement, lost, replace(won, files=still_there)))
 
 
-def stock_first_then_nothing() -> Protocol[Any]:
+def stock_first_then_nothing() -> Steps[Any]:
     """Gives up a commit that lost, and reports success."""
     executed = yield from perform(Execute())
     version = None if isinstance(executed, Captured) else executed.version
-    return commit_protocol.Published(
-        version=version, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False
-    )
+    return commit_protocol.Published(version=version, level=0, attempts=1, lost_puts=0, reasons=(), is_superseded=False)
 
 
-def no_look_for_stock_s_own(statement: Statement, lost: Captured, since: Version) -> Protocol[Any]:
+def no_look_for_stock_s_own(statement: Statement, lost: Captured, since: Version) -> Steps[Any]:
     """A stock commit that the store refused is taken for one that was never made."""
     return real_follow(statement, replace(lost, info={}), since)
 
 
-def followed_as_it_was(staged: Captured, speculation: commit_protocol.Speculation | None) -> Protocol[Any]:
+def followed_as_it_was(staged: Captured, speculation: commit_protocol.Speculation | None) -> Steps[Any]:
     """Before its turn a commit is taken to follow what came, whatever it was."""
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes)
-    return commit_protocol.Followed(commit=replace(staged, version=won.version), level=1, reason=None)
+    return commit_protocol.RebasedAhead(commit=replace(staged, version=won.version), level=1, reason=None)
 
 
 BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
@@ -403,10 +401,15 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "restored rows not looked for": (rebase, "_are_rows_restored", nothing_is_restored, lambda: explored(ALL, 2)),
     "no base vector": (rebase, "_positions", no_base_vector, lambda: explored(ALL, 2)),
     "captured actions as they are": (rebase, "_write_test", concurrent_vector_forgotten, lambda: explored(ALL, 2)),
-    "own put not looked for": (commit_protocol, "_follow", no_look_for_own, lambda: explored(ALL, 2, faults=1)),
+    "own put not looked for": (
+        commit_protocol,
+        "_rebase_and_commit",
+        no_look_for_own,
+        lambda: explored(ALL, 2, faults=1),
+    ),
     "stock's own put not looked for": (
         commit_protocol,
-        "_follow",
+        "_rebase_and_commit",
         no_look_for_stock_s_own,
         lambda: explored(ALL, 2, faults=1),
     ),
@@ -422,7 +425,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "copies not marked": (rebase, "_moved", copies_not_marked, lambda: explored(ALL, 2)),
     "copies of files that are gone": (rebase, "_moved", copies_of_gone_files_kept, lambda: explored(ALL, 2)),
     "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
-    "followed as it was": (commit_protocol, "follow", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
+    "followed as it was": (commit_protocol, "rebase_ahead", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
     "expected commit, whatever came": (
         commit_protocol.Speculation,
         "has_come",
@@ -466,6 +469,7 @@ def wrong_groups(number: int = 3, changes: tuple[Change, ...] = ALL, *, has_feed
     return ""
 
 
+@pytest.mark.slow
 def test_a_group_does_what_its_members_do_one_after_the_other() -> None:
     """Any first commit and any two members after it; three members of the few changes."""
     assert wrong_groups(2) == ""

@@ -13,7 +13,7 @@ from lakegate.errors import Corrupt
 from lakegate.spark.source_files import (
     Listing,
     PassedOver,
-    Taken,
+    TakenFiles,
     base_of,
     far_listing,
     globbed,
@@ -56,7 +56,7 @@ def test_every_file_that_is_not_read_as_it_is_now_is_named_by_its_reason(tmp_pat
     write(source, "empty", "")
     (source / "link").symlink_to(source / "nowhere")
     there = listing(str(source))
-    taken = Taken(tmp_path / "checkpoint")
+    taken = TakenFiles(tmp_path / "checkpoint")
     for name in ("read", "rewritten", "longer", "empty"):
         taken.files[str(source / name)] = there.files[str(source / name)].modified_ms
     taken.files[str(source / "rewritten")] -= 1
@@ -85,12 +85,12 @@ def test_a_name_cannot_move_the_cursor_of_a_terminal(tmp_path: Path) -> None:
 def test_what_was_taken_is_read_from_a_compacted_log_and_what_was_added_since(tmp_path: Path) -> None:
     """Names are decoded; a file that is compacted between two looks changes nothing."""
     log_file(tmp_path, "0", ("file:///in/a%20b%25.json", 10, 0))
-    taken = Taken(tmp_path).refresh()
+    taken = TakenFiles(tmp_path).refresh()
     assert taken.files == {"/in/a b%.json": 10}
     log_file(tmp_path, "1.compact", ("file:///in/a%20b%25.json", 10, 0), ("file:///in/c", 20, 1))
     log_file(tmp_path, "2", ("file:///in/d", 30, 2))
     assert taken.refresh().files == {"/in/a b%.json": 10, "/in/c": 20, "/in/d": 30}
-    assert Taken(tmp_path).refresh().files == taken.files
+    assert TakenFiles(tmp_path).refresh().files == taken.files
     (tmp_path / "offsets").mkdir()
     for batch, offset in enumerate((1, 2)):
         (tmp_path / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"logOffset":{offset}}}')
@@ -104,7 +104,7 @@ def test_what_was_taken_is_read_from_a_compacted_log_and_what_was_added_since(tm
     taken.note_sizes({"/in/d": 8})
     with (tmp_path / "lakegate/sizes.jsonl").open("a") as file:
         file.write('{"/in/e"')
-    assert Taken(tmp_path).refresh().sizes == {"/in/c": 7, "/in/d": 8}
+    assert TakenFiles(tmp_path).refresh().sizes == {"/in/c": 7, "/in/d": 8}
     assert taken.newest(2) == ["/in/d", "/in/c"]
 
 
@@ -114,7 +114,7 @@ def test_a_damaged_log_of_files_is_named(tmp_path: Path, text: str) -> None:
     log_file(tmp_path, "0")
     (tmp_path / "sources" / "0" / "0").write_text(text)
     with pytest.raises(Corrupt, match="log of files is damaged") as refused:
-        Taken(tmp_path).refresh()
+        TakenFiles(tmp_path).refresh()
     assert "--new-checkpoint" in refused.value.advice
 
 
@@ -170,7 +170,7 @@ def test_a_folder_of_many_files_is_compared_in_one_pass(tmp_path: Path) -> None:
             os.close(os.open(folder / f"{other}.json", os.O_CREAT | os.O_WRONLY))
     began = time.perf_counter()
     there = listing(str(tmp_path))
-    taken = Taken(tmp_path)
+    taken = TakenFiles(tmp_path)
     taken.files = {path: state.modified_ms for path, state in there.files.items()}
     found = passed_over(there, taken, is_drained=True)
     assert len(there.files) == 20_000
@@ -181,7 +181,7 @@ def test_a_folder_of_many_files_is_compared_in_one_pass(tmp_path: Path) -> None:
 def test_a_file_that_was_moved_within_the_source_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
     """As others move what was read into a folder `done`; one of another time or size is new."""
     write(tmp_path, "in/a")
-    taken = Taken(tmp_path)
+    taken = TakenFiles(tmp_path)
     taken.files = {path: state.modified_ms for path, state in listing(str(tmp_path / "in")).files.items()}
     assert moved(listing(str(tmp_path / "in")), taken) is None
     (tmp_path / "in/done").mkdir()
@@ -212,7 +212,7 @@ def test_a_folder_that_a_spark_query_writes_has_the_files_of_its_log(tmp_path: P
 
 def test_s3_tells_a_time_in_seconds_or_in_milliseconds(tmp_path: Path) -> None:
     """The same time is no other one; another second is, and on other file systems a millisecond."""
-    taken = Taken(tmp_path)
+    taken = TakenFiles(tmp_path)
     taken.files = {f"{root}/{name}": 7_000 for root in ("s3a://lake", "hdfs://lake") for name in ("same", "other")}
     text = "{0}\n0 -1 {0}\n7004 1 {0}/same\n8000 1 {0}/other\n"
     for root, names in {"s3a://lake": ["other"], "hdfs://lake": ["other", "same"]}.items():
@@ -242,5 +242,5 @@ def test_a_file_that_was_read_may_be_damaged_later(tmp_path: Path) -> None:
 
 def test_nothing_is_found_where_nothing_is() -> None:
     """An empty source, and one of which it is not known what was taken."""
-    assert passed_over(Listing(), Taken(Path("none")), is_drained=True) == []
+    assert passed_over(Listing(), TakenFiles(Path("none")), is_drained=True) == []
     assert passed_over(Listing(), None, is_drained=True) == []

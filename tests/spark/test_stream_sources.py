@@ -91,6 +91,7 @@ def test_a_file_of_any_age_is_read(lake: Lake) -> None:
     assert all(report.passed_over == () for report in reports.values())
 
 
+@pytest.mark.slow
 def test_every_form_of_a_path_is_read(lake: Lake) -> None:
     """One file, a folder, a glob, a slash at the end, names with special characters, folders in folders, JSON and gzip."""
     names = ["a b", "p%20q", "x[1]", "c{d,e}", "h#i", "plus+", "é", "s*r", "q?"]

@@ -46,6 +46,7 @@ def test_first_append_makes_the_table_as_described(session: SparkSession, tmp_pa
     assert b.rows("id", "person") == [("1", "a"), ("2", "b")]
 
 
+@pytest.mark.slow
 def test_the_same_record_in_two_files_is_kept_once(session: SparkSession, tmp_path: Path) -> None:
     """`keep_first`: the first in source order stays, within a batch and against the table."""
     b = bench(session, tmp_path, KEEP)

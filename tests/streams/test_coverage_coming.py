@@ -13,17 +13,17 @@ from pyspark.sql import SparkSession
 
 from lakegate.delta.actions import Captured, Changes, FileChange
 from lakegate.ids import TableLocation, Version
-from lakegate.rows.conflict.commit_protocol import Followed, Speculation
-from lakegate.rows.execution import announced, coming
-from lakegate.rows.transaction import Run
+from lakegate.rows.committer import publisher
+from lakegate.rows.conflict.commit_protocol import RebasedAhead, Speculation
+from lakegate.rows.execution import Execution
 from lakegate.streams.requests.apply import TargetRows
-from lakegate.streams.requests.precompute import Change, Looked
+from lakegate.streams.requests.precompute import MatchedRows, PrecomputedChange
 from lakegate.streams.requests.resolver import RequestReader
 from tests.delta.delta_tables import commit_paths
-from tests.delta.test_idempotent_writes import wait_until
 from tests.stream_bench import Bench, Crash, table
-from tests.streams.computed_before import ERASURE, noting
-from tests.streams.test_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
+from tests.streams.staged_batches import ERASURE, noting
+from tests.streams.three_streams import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def b(session: SparkSession, tmp_path: Path) -> Bench:
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records statements that are executed, read or matched."""
     done: list[str] = []
-    for owner, name in ((Run, "_execute"), (Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
+    for owner, name in ((Execution, "run"), (Execution, "run_on"), (RequestReader, "read"), (TargetRows, "meet")):
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
     return done
 
@@ -95,10 +95,10 @@ def test_requests_rebase_onto_an_append_before_it_is_put(
     """The requests' changes to its rows are computed while they wait, and only put in their turn."""
     waiting = Waiting(b, *said, rows=rows)
     waiting.requests.keep_up(before=BEFORE)
-    followed = done.count("_execute_on")
+    followed = done.count("run_on")
     assert followed == ("d" in rows[0] and "d>q" in said)
     waiting.requests.keep_up(before=BEFORE)
-    assert done.count("_execute_on") == followed, "once is enough"
+    assert done.count("run_on") == followed, "once is enough"
     waiting.append()
     done.clear()
     assert tuple(waiting.mutate().values()) == counts
@@ -106,6 +106,7 @@ def test_requests_rebase_onto_an_append_before_it_is_put(
     assert persons(b) == left
 
 
+@pytest.mark.matrix
 def test_a_commit_that_was_rebased_onto_ahead_is_adopted_when_it_is_put(b: Bench, done: list[str]) -> None:
     """So only later commits are left to rebase onto."""
     waiting = Waiting(b, "a>p", "b>q", rows=("9:a",))
@@ -118,7 +119,7 @@ def test_a_commit_that_was_rebased_onto_ahead_is_adopted_when_it_is_put(b: Bench
     assert done == []
     foreign(b, ("8", "b", "b"))
     waiting.requests.keep_up(before=())
-    assert done.count("_execute_on") == 1
+    assert done.count("run_on") == 1
     done.clear()
     assert sum(count or 0 for count in waiting.mutate().values()) == 4
     assert done == []
@@ -137,6 +138,7 @@ def test_requests_rebase_only_onto_appends_whose_turns_come_before(b: Bench, don
     assert persons(b)["9"] == "p", "computed again, as a request is active now"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("instead", ["another", "also", "nothing", "changed"])
 def test_an_append_that_requests_rebased_onto_may_not_come(b: Bench, session: SparkSession, instead: str) -> None:
     """Another append may come instead, or as well, or none; or a person was erased, so that the append has other rows."""
@@ -154,17 +156,18 @@ def test_an_append_that_requests_rebased_onto_may_not_come(b: Bench, session: Sp
         left |= {"9": "p"} | ({"8": "q"} if instead == "also" else {})
     waiting.mutate()
     assert persons(b) == left
-    assert coming(session, b.target) == ({} if instead in ("also", "changed") else coming(session, b.target, BEFORE))
+    pending = publisher(session).pending_appends
+    assert pending.adds(b.target) == ({} if instead in ("also", "changed") else pending.adds(b.target, BEFORE))
 
 
 def test_an_append_is_withdrawn_when_its_turn_has_ended(b: Bench, session: SparkSession) -> None:
     """For each way in which a turn may end."""
     waiting = Waiting(b, "a>p", rows=("9:a",))
-    assert len(coming(session, b.target)) == 1
-    assert coming(session, b.target, ["Other"]) == {}
+    assert len(publisher(session).pending_appends.adds(b.target)) == 1
+    assert publisher(session).pending_appends.adds(b.target, ["Other"]) == {}
     with pytest.raises(Crash):
         waiting.append(crash_after=frozenset({"append"}))
-    assert coming(session, b.target) == {}
+    assert publisher(session).pending_appends.adds(b.target) == {}
 
 
 @pytest.mark.matrix
@@ -186,7 +189,7 @@ def test_tables_of_every_kind(session: SparkSession, tmp_path: Path, properties:
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
     waiting = Waiting(b, "a>p", "d>q", rows=("8:d", "9:a", "7:u"))
-    assert bool(coming(session, b.target)) == ("delta.enableRowTracking" not in properties)
+    assert bool(publisher(session).pending_appends.adds(b.target)) == ("delta.enableRowTracking" not in properties)
     waiting.requests.keep_up(before=BEFORE)
     waiting.append()
     assert list(waiting.mutate().values()) == [2, 1]
@@ -222,6 +225,7 @@ class Erasing:
 ERASURES = ["TTL"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("when", ["before", "after", "while it is stored", "while it is applied"])
 def test_written_erasures_are_treated_as_active(b: Bench, done: list[str], when: str) -> None:
     """Mutations with a later turn are decided with these erasures: in their turn nothing is decided or changed again."""
@@ -247,7 +251,7 @@ def test_written_erasures_are_treated_as_active(b: Bench, done: list[str], when:
     done.clear()
     erasing.mutate()
     assert "read" not in done
-    assert "_execute" not in done
+    assert "run" not in done
     assert persons(b) == {"2": "q", "3": "c"}
 
 
@@ -262,7 +266,7 @@ def test_erasures_are_announced_before_it_is_known_what_they_do(
 
     def meanwhile(*given: Any) -> Any:
         monkeypatch.setattr(TargetRows, "stage", stage)
-        wait_until(lambda: announced(session, location, "TTL") is not None)
+        wait_until(lambda: publisher(session).pending_appends.of(location, "TTL") is not None)
         erasing.mutations.stage(erasing.requests, 1, before=ERASURES)
         return stage(*given)
 
@@ -275,6 +279,7 @@ def test_erasures_are_announced_before_it_is_known_what_they_do(
     assert persons(b) == {"2": "q", "3": "c"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("instead", ["later", "another", "also", "not applied", "of no concern"])
 def test_erasures_that_were_treated_as_active_may_not_come(b: Bench, done: list[str], instead: str) -> None:
     """Their turn comes later after all, or others came in their place, or after them; or their run ended between two steps."""
@@ -302,18 +307,18 @@ def test_written_erasures_are_withdrawn_when_they_are_stored(b: Bench, session: 
     location = TableLocation(f"{b.root}/_lakegate/requests/TTL")
     erasing, seen = Erasing(b, "p"), []
     erasing.announce()
-    told = announced(session, location, "TTL")
+    told = publisher(session).pending_appends.of(location, "TTL")
     assert told is not None
     assert (told.batch, len(told.adds)) == (1, 1)
     with pytest.raises(Crash):
         erasing.erase(
-            between=lambda step: seen.append((step, announced(session, location, "TTL"))),
+            between=lambda step: seen.append((step, publisher(session).pending_appends.of(location, "TTL"))),
             crash_after=frozenset({"apply"}),
         )
     assert dict(seen) == {"store": told, "apply": None}
     later = Erasing(b, "q", batch=2)
     later.announce()
-    assert announced(session, location, "TTL") is None, "what an earlier run has stored comes first"
+    assert publisher(session).pending_appends.of(location, "TTL") is None, "what an earlier run has stored comes first"
 
 
 @pytest.mark.matrix
@@ -322,14 +327,14 @@ def test_outcomes_of_requests_are_written_concurrently_with_their_change(
 ) -> None:
     """With the rows that they will have met; written again if another commit came in between after all."""
     looked = threading.Event()
-    real = Change.look
+    real = PrecomputedChange.count_matches
 
-    def look(*given: Any) -> Looked:
+    def look(*given: Any) -> MatchedRows:
         found = real(*given)
         looked.set()
         return found
 
-    monkeypatch.setattr(Change, "look", look)
+    monkeypatch.setattr(PrecomputedChange, "count_matches", look)
     locations = [b.target, TableLocation(f"{b.root}/_lakegate/requests/Mut")]
     for batch, row in enumerate([None, ("9", "b", "b")], 1):
         kind, frame = b.stream("Mut"), b.batch(requests("a>p" if row is None else "b>q"), REQUEST, batch)
@@ -343,7 +348,7 @@ def test_outcomes_of_requests_are_written_concurrently_with_their_change(
                 foreign(b, row)
 
         kind.run_batch(b.turn("Mut", batch, between=come), frame, batch)
-        assert ("_execute" in done) == (row is not None)
+        assert ("run" in done) == (row is not None)
         (said,) = [one for one in b.request_rows("Mut") if one.batch == batch]
         change, settled = (json.loads(commit_paths(location)[-1].read_text().splitlines()[0]) for location in locations)
         tested = change["commitInfo"]["readVersion"]
@@ -358,7 +363,8 @@ def test_an_expected_commit_has_come_only_if_it_changed_nothing_else() -> None:
     """Another definition of the table may ask for other files of a commit, as a change feed does."""
     files = {"f": FileChange("f", None, {"path": "f"})}
     speculation = Speculation(
-        files=files, followed=Followed(commit=Captured(version=Version(1), actions=(), info={}), level=1, reason=None)
+        files=files,
+        rebased=RebasedAhead(commit=Captured(version=Version(1), actions=(), info={}), level=1, reason=None),
     )
     assert speculation.has_come(Changes(version=Version(3), files=files, transactions={"stream": 1}))
     for more in ({"is_definition_changed": True}, {"is_file_said_anew": True}, {"domains": frozenset({"d"})}):

@@ -16,14 +16,12 @@ from lakegate.delta.commit_file import commit_info, commit_tokens
 from lakegate.delta.gate import Gate
 from lakegate.errors import InvalidRequest
 from lakegate.ports import WriteToken
-from lakegate.rows.committer import Staged
-from lakegate.rows.execution import finish, follow
-from lakegate.rows.transaction import Run
-from lakegate.streams import job
+from lakegate.rows.committer import Publisher, Staged
+from lakegate.rows.execution import Execution
 from lakegate.streams.refresh import LOOK_S, keeping_up
 from tests.delta.delta_tables import commit_paths, make_table
-from tests.delta.test_idempotent_writes import wait_until
-from tests.streams.computed_before import noting
+from tests.streams.staged_batches import noting
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -110,21 +108,27 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
     written.drop(1, "b", 3, 4)
     followed: list[Staged] = []
     done: list[str] = []
-    monkeypatch.setattr(Run, "_execute_on", noting(done, Run._execute_on))
-    monkeypatch.setattr(job, "follow", lambda before: followed.append(follow(before)) or followed[-1])
+    monkeypatch.setattr(Execution, "run_on", noting(done, Execution.run_on))
+    follow, finish = Publisher.follow, Publisher.finish
+
+    def noted(self: Publisher, staged: Staged) -> Staged:
+        followed.append(follow(self, staged))
+        return followed[-1]
+
+    monkeypatch.setattr(Publisher, "follow", noted)
     own = written.spark.newSession()  # the turn's token is set there
     other = lakegate.JobCoordinator(
         own, name="Other", lock="L", storage=str(written.root / "_lakegate"), tables=[written.path]
     )
     late: list[int] = []
 
-    def put(staged: Staged, token: WriteToken) -> object:
+    def put(self: Publisher, staged: Staged, token: WriteToken) -> object:
         before = len(followed)
         written.job.keep_up(before=())  # as a look that begins when the turn has come
         late.append(len(followed) - before)
-        return finish(staged, token)
+        return finish(self, staged, token)
 
-    monkeypatch.setattr(job, "finish", put)
+    monkeypatch.setattr(Publisher, "finish", put)
     with other.turn():
         run = threading.Thread(target=written.run, args=(written.update,))
         run.start()
@@ -133,7 +137,7 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
         wait_until(lambda: any(len(one.reasons) > 0 for one in followed))
     run.join()
     other.close()
-    assert done == ["_execute_on"]
+    assert done == ["run_on"]
     assert late == [0], "what is being put follows nothing any more"
     assert written.rows() == {1: "a", 2: "a", 3: "b", 4: "b"}
 

@@ -19,10 +19,11 @@ from lakegate.delta.gate import Gate
 from lakegate.delta.idempotent_writes import append as append_rows
 from lakegate.delta.post_commit import Afterwards, Work
 from lakegate.ids import Epoch, TableLocation, TokenId
+from lakegate.rows.committer import publisher
 from lakegate.rows.conflict.read_set import Operation
-from lakegate.rows.execution import finish, publisher, put
+from lakegate.rows.execution import Execution
 from lakegate.rows.sql import statement
-from lakegate.rows.transaction import Run
+from lakegate.rows.statement import Dml
 from lakegate.streams import append
 from lakegate.streams.append import AppendStream
 from lakegate.streams.interfaces import APPLY, SETTLE, STORE, BatchTurn, enter_all
@@ -33,8 +34,8 @@ from lakegate.turns.protocol.fencing import Token
 from tests.delta.delta_tables import commit_paths, ids, make_table, write_token
 from tests.delta.delta_tables import rows as frame
 from tests.stream_bench import Bench, Crash, stream, table
-from tests.streams.computed_before import ERASURE, OTHERS, ahead, files_of, noting, staged
-from tests.streams.test_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
+from tests.streams.staged_batches import ERASURE, OTHERS, ahead, files_of, noting, staged
+from tests.streams.three_streams import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 
 pytestmark = pytest.mark.slow
 
@@ -128,17 +129,17 @@ def test_a_statement_that_is_executed_again_in_its_turn_carries_the_token_too(
     before = publisher(session).stage(dml)
     session.sql(f"ALTER TABLE delta.`{b.target}` SET TBLPROPERTIES ('some' = 'thing')")
     token = write_token(1, 1, token_id=TokenId("lakegate/Own"))
-    done = finish(before, token)
+    done = publisher(session).finish(before, token)
     assert (done.level, done.attempts) == (4, 2)
     assert commit_tokens(commit_paths(b.target)[-1].read_text()) == {"lakegate/Own": token.number}
     again = publisher(session).stage(dml)
-    assert finish(again, token).version is not None, (
+    assert publisher(session).finish(again, token).version is not None, (
         "its number came before it was computed: the turn looks at it first"
     )
     twice = publisher(session).stage(dml)
     later = write_token(2, 1, token_id=TokenId("lakegate/Own"))
-    finish(publisher(session).stage(dml), later)
-    assert finish(twice, token).version is None
+    publisher(session).finish(publisher(session).stage(dml), later)
+    assert publisher(session).finish(twice, token).version is None
     assert persons(b) == {"1": "a!!!", "2": "b"}
 
 
@@ -185,7 +186,7 @@ def test_rows_of_a_batch_that_is_not_next_are_only_read(session: SparkSession, t
     def look(step: str) -> None:
         for before in (OTHERS, ["Mut"]):
             kind.keep_up(before=before)
-            computed.extend([step] if kind._ahead.computed is not None else [])
+            computed.extend([step] if kind._ahead.now().computed is not None else [])
 
     b.run("Mut", requests("a>p"), REQUEST, 1, between=look)
     assert computed == []
@@ -319,13 +320,20 @@ def test_what_is_computed_and_put_in_a_turn_is_fenced_like_a_stock_write(session
     own, later = write_token(1, 1), write_token(2, 1)
 
     def insert(id_: int) -> None:
-        put(session, location, Operation.INSERT, lambda: append_rows(frame(session, id_), location, own), own)
+        rows = frame(session, id_)
+        dml = Dml(
+            session=session,
+            table=location,
+            operation=Operation.INSERT,
+            execute=lambda: append_rows(rows, location, own),
+        )
+        publisher(session).publish(dml, own)
 
     insert(1)
     insert(2)
     assert ids(session, location) == [1]
 
-    made = Run.stamped
+    made = Execution.with_token
 
     def stamped(*given: Any) -> Any:
         """Executed, and not put yet."""
@@ -333,7 +341,7 @@ def test_what_is_computed_and_put_in_a_turn_is_fenced_like_a_stock_write(session
         return made(*given)
 
     own = write_token(1, 2)
-    with patch.object(Run, "stamped", stamped):
+    with patch.object(Execution, "with_token", stamped):
         insert(4)
     insert(5)
     assert ids(session, location) == [1, 3]

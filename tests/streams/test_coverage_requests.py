@@ -14,15 +14,15 @@ import lakegate
 from lakegate.config import Erase
 from lakegate.errors import InvalidRequest
 from lakegate.ids import TableLocation
-from lakegate.rows.transaction import Run
+from lakegate.rows.execution import Execution
 from lakegate.streams.pipeline_stream import StreamWork
 from lakegate.streams.requests.apply import TargetRows
 from lakegate.streams.requests.resolver import RequestReader
 from lakegate.telemetry.events import StatementPublished
 from tests.delta.delta_tables import commit_paths
 from tests.stream_bench import Crash, stream, table
-from tests.streams.computed_before import ERASURE, OTHERS, ahead, files_of, last_lines, noting, staged
-from tests.streams.test_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
+from tests.streams.staged_batches import ERASURE, OTHERS, ahead, files_of, last_lines, noting, staged
+from tests.streams.three_streams import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +68,7 @@ def test_requests_that_met_nothing_meet_what_came(session: SparkSession, tmp_pat
     assert persons(b) == {"1": "a", "9": "q"}
 
 
+@pytest.mark.matrix
 @KEEPS_UP
 @pytest.mark.parametrize(
     ("before", "meanwhile", "left"),
@@ -94,6 +95,7 @@ def test_a_person_who_was_erased_or_lifted_meanwhile_is_so_for_the_batch(
     assert persons(b) == left
 
 
+@pytest.mark.matrix
 @KEEPS_UP
 def test_persons_are_erased_from_rows_that_changed_meanwhile(
     session: SparkSession, tmp_path: Path, *, keeps_up: bool
@@ -131,6 +133,7 @@ def test_only_what_others_may_have_changed_is_decided_again(
     assert sorted(b.states("Mut").values()) == ["applied", "applied", "applied", "superseded"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("step", ["apply", "settle"])
 def test_erasures_that_an_erase_stream_stores_are_treated_as_active(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -267,7 +270,7 @@ def test_a_change_that_was_rebased_before_the_turn_is_only_put_in_it(
     kind.keep_up(before=())
     assert len(commit_paths(b.target)) == head
     done: list[str] = []
-    for owner, name in ((Run, "_execute"), (Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
+    for owner, name in ((Execution, "run"), (Execution, "run_on"), (RequestReader, "read"), (TargetRows, "meet")):
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
     told: list[StatementPublished] = []
     end = lakegate.on_statement(told.append)
@@ -304,6 +307,7 @@ def test_a_crash_in_the_turn_is_completed_by_the_next_run(session: SparkSession,
     assert b.states("Mut") == {"file0#0": "applied", "file1#0": "applied", "file1#1": "applied"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -17,7 +17,7 @@ from lakegate.errors import InvalidRequest
 from lakegate.ids import TableLocation
 from lakegate.ops.inspection import check_pipeline, verify_pipeline
 from lakegate.pipeline import Pipeline, PipelineRun
-from lakegate.rows.execution import publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import Dml
 from lakegate.streams.maintenance import statements
@@ -83,6 +83,7 @@ def test_has_work_after_data_have_changed_and_none_after_its_own_commits(session
     assert up.has_sweep_work()
 
 
+@pytest.mark.slow
 def test_a_crash_between_optimize_and_vacuum_repeats_the_vacuum_only(session: SparkSession, tmp_path: Path) -> None:
     """The next turn, of another process, reads from the log which steps were done."""
     b = bench(session, tmp_path, Maintain(optimize=True, zorder_by=("id",), vacuum_older_than_ms=WEEK_MS))
@@ -108,6 +109,7 @@ def test_a_crash_after_the_vacuum_and_before_its_record_repeats_it(session: Spar
     assert ids(session, b.target) == list(range(30))
 
 
+@pytest.mark.slow
 def test_optimize_follows_writers_that_take_no_turns(session: SparkSession, tmp_path: Path) -> None:
     """Rows that are deleted, and come, between its reading and its commit: deleted once, and there once."""
     b = bench(session, tmp_path, Maintain(optimize=True))

@@ -43,6 +43,7 @@ def alter(b: Bench, sql: str) -> None:
     b.session.sql(f"ALTER TABLE delta.`{b.target}` {sql}")
 
 
+@pytest.mark.slow
 def test_requests_follow_their_columns(session: SparkSession, tmp_path: Path) -> None:
     """Widened, renamed to a name that needs quotes, and dropped: erasures and mutations go on, or everybody stops."""
     b = bench(session, tmp_path, "id INT, v STRING", *streams("id"))

@@ -13,7 +13,7 @@ from lakegate.streams.supervisor import Supervisor
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.lock_record import JobState, LockRecord
 from lakegate.turns.protocol.ordering import Strict
-from tests.streams.test_supervisor_pause import JOB, Bench
+from tests.streams.supervisor_bench import JOB, Bench
 
 OTHER = JobName("Ingestion")
 

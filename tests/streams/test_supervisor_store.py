@@ -14,7 +14,7 @@ from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.effects import Stored
 from lakegate.turns.stores.memory import MemoryTurnStore
 from lakegate.turns.turn import HeldTurn
-from tests.streams.test_supervisor_pause import JOB, Bench
+from tests.streams.supervisor_bench import JOB, Bench
 
 
 class SometimesAway(MemoryTurnStore):

@@ -9,7 +9,8 @@ import pytest
 
 from harness.changes import table_text
 from lakegate.demo.database_servers import Database
-from tests.syncs.rooms import Step, changes_of, fresh, state, sync
+from tests.syncs.short_changes import Step, changes_of
+from tests.syncs.target_databases import fresh, state, sync
 
 WAYS = [("atomic", 1, 1), ("atomic", 1, 10_000), ("parallel", 4, 10_000)]
 

@@ -13,8 +13,9 @@ from lakegate.syncs.plan.foreign_key_actions import may_act
 from lakegate.syncs.plan.table_schema import ForeignKey, TableSchema
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
-from tests.syncs.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
 from tests.syncs.serially import check_serially
+from tests.syncs.short_changes import Step, c, changes_of, d, u
+from tests.syncs.target_databases import KINDS, fresh, sync
 
 every = pytest.mark.parametrize("kind", KINDS)
 Request = pytest.FixtureRequest

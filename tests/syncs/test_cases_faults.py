@@ -12,7 +12,8 @@ from lakegate.demo.database_servers import Database
 from lakegate.errors import ConstraintViolated, Unavailable
 from lakegate.syncs.targets.connections import Connections
 from lakegate.syncs.targets.mariadb import MariadbDialect
-from tests.syncs.rooms import KINDS, Step, c, changes_of, check_case, d, fill, fresh, sync, u
+from tests.syncs.short_changes import Step, c, changes_of, d, u
+from tests.syncs.target_databases import KINDS, check_case, fill, fresh, sync
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, n int NOT NULL, CHECK (n >= 0))"
 every = pytest.mark.parametrize("kind", KINDS)

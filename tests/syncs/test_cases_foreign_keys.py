@@ -11,7 +11,8 @@ from harness.changes import Changes
 from lakegate.syncs.effect_runner import AnyEffect
 from lakegate.syncs.plan.apply_protocol import Apply
 from lakegate.syncs.runner import SyncSettings, run
-from tests.syncs.rooms import KINDS, c, changes_of, check_case, d, fill, fresh, sync, u
+from tests.syncs.short_changes import c, changes_of, d, u
+from tests.syncs.target_databases import KINDS, check_case, fill, fresh, sync
 
 every = pytest.mark.parametrize("kind", KINDS)
 Request = pytest.FixtureRequest

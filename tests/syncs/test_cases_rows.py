@@ -19,7 +19,8 @@ from lakegate.syncs.plan.apply_protocol import Apply
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.files import ChangeFiles
-from tests.syncs.rooms import KINDS, WAYS, Step, c, changes_of, check_case, d, fill, fresh, state, sync, u
+from tests.syncs.short_changes import Step, c, changes_of, d, u
+from tests.syncs.target_databases import KINDS, WAYS, check_case, fill, fresh, state, sync
 
 PG = [pytest.param("postgres", marks=pytest.mark.postgres)]
 MY = [pytest.param("mariadb", marks=pytest.mark.mariadb)]

@@ -9,7 +9,8 @@ import pytest
 
 from lakegate.demo.database_servers import fresh_postgres
 from lakegate.errors import ConstraintViolated
-from tests.syncs.rooms import KINDS, c, changes_of, check_case, fill, fresh, sync, u
+from tests.syncs.short_changes import c, changes_of, u
+from tests.syncs.target_databases import KINDS, check_case, fill, fresh, sync
 
 PG = [pytest.param("postgres", marks=pytest.mark.postgres)]
 MY = [pytest.param("mariadb", marks=pytest.mark.mariadb)]

@@ -19,7 +19,7 @@ from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
 from lakegate.syncs.sources.files import ChangeFiles
 from lakegate.syncs.sources.lines import RECORD_BYTES_MAX
-from tests.syncs.test_positions import postgres
+from tests.syncs.envelopes import postgres
 
 Groups = list[tuple[Change, ...]]
 

@@ -23,7 +23,7 @@ from lakegate.syncs.plan.net_changes import fold
 from lakegate.syncs.runner import SyncSettings, run
 from tests.conftest import ROOT, data_dir
 from tests.syncs.commits import Ended, When, counted
-from tests.syncs.rooms import KINDS, begin, crash_postgres, expected, fresh, lacks, state, sync
+from tests.syncs.target_databases import KINDS, begin, crash_postgres, expected, fresh, lacks, state, sync
 
 PATH = data_dir() / "cdc" / "scenarios.json"
 SCENARIOS = {one.id: one for one in scenarios(PATH)} if PATH.is_file() else {}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.changes import Scenario, scenarios
+from harness.changes import scenarios
 from lakegate.demo.database_servers import fresh_sqlite
 from lakegate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest
 from lakegate.syncs.plan.change import Change
@@ -24,38 +24,11 @@ from lakegate.syncs.sources import debezium_envelope
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_envelope import NotAnEnvelope, RowChanged, TransactionEnded
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
-from tests.syncs.rooms import KINDS, SQLITE_LACKS, begin, c, changes_of, expected, fresh, state, sync
+from tests.syncs.envelopes import ended, envelopes, message, write
+from tests.syncs.short_changes import c, changes_of
+from tests.syncs.target_databases import KINDS, SQLITE_LACKS, begin, expected, fresh, state, sync
 
 pytestmark = pytest.mark.data
-
-
-def source(lsn: int, before: int = 0, table: str = "t", **more: Any) -> dict[str, Any]:
-    """A `source` of PostgreSQL."""
-    return {
-        "connector": "postgresql", "db": "d", "schema": "s", "table": table, "lsn": lsn,
-        "sequence": json.dumps([str(before), str(lsn)]), "ts_ms": lsn, "snapshot": "false", **more,
-    }  # fmt: skip
-
-
-def message(
-    op: str, lsn: int, before: Any = None, after: Any = None, tx: str | None = None, n: int = 1
-) -> dict[str, Any]:
-    """An envelope of `s.t`."""
-    transaction = None if tx is None else {"id": tx, "total_order": n, "data_collection_order": n}
-    return {"op": op, "before": before, "after": after, "source": source(lsn), "transaction": transaction}
-
-
-def ended(tx: str, **counts: int) -> dict[str, Any]:
-    """The end of a transaction."""
-    collections = [{"data_collection": f"s.{name}", "event_count": n} for name, n in counts.items()]
-    return {"status": "END", "id": tx, "event_count": sum(counts.values()), "data_collections": collections}
-
-
-def write(path: Path, *messages: Any) -> Path:
-    """A file of them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(one) + "\n" for one in messages))
-    return path
 
 
 def changes(folder: Path, place: str | None = None, after: int = -1, *, whole: bool = True) -> list[tuple[Change, ...]]:
@@ -392,24 +365,6 @@ def test_whole_rows_show_which_row_leaves_a_key_that_two_have_for_a_moment(is_de
     assert ends({"email": None, "name": ""}) is None
     # Half of it may be defaults: then who may stand under one key at a time decides.
     assert (ends({"email": None, "name": "new"}) is not None) == is_deferrable
-
-
-def envelopes(scenario: Scenario, keys: dict[str, tuple[str, ...]], images: str) -> tuple[list[Any], list[Any]]:
-    """The scenario's changes as PostgreSQL's connector sends them, and its transaction metadata."""
-    data = []
-    counts: dict[str, dict[str, int]] = {}
-    for change in scenario.changes:
-        count = counts.setdefault(str(change.tx), {})
-        before, after, key = change.before, change.after, keys[change.table]
-        parts = [(change.op, before if images == "full" or change.op == "d" else None, after)]
-        if images == "none" and before and after and any(before[one] != after[one] for one in key):
-            parts = [("d", {one: before[one] for one in key}, None), ("c", None, after)]  # so a moved key is sent
-        for op, old, new in parts:
-            count[change.table] = count.get(change.table, 0) + 1
-            transaction = {"id": str(change.tx), "total_order": sum(count.values())}
-            where = source(1000 + len(data), before=len(counts), table=change.table)
-            data.append({"op": op, "before": old, "after": new, "source": where, "transaction": transaction})
-    return data, [one for tx, count in counts.items() for one in ({"status": "BEGIN", "id": tx}, ended(tx, **count))]
 
 
 @pytest.mark.parametrize("images", ["full", "none"])

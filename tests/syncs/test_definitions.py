@@ -13,7 +13,8 @@ from lakegate.syncs.plan.change import Change
 from lakegate.syncs.plan.definition import require_allowed
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.files import ChangeFiles
-from tests.syncs.rooms import KINDS, c, changes_of, fresh, sync
+from tests.syncs.short_changes import c, changes_of
+from tests.syncs.target_databases import KINDS, fresh, sync
 
 ALLOWED = [
     "ALTER TABLE people ADD COLUMN nick varchar(20) NOT NULL DEFAULT 'it''s'",

@@ -7,7 +7,8 @@ import pytest
 from harness.changes import Changes
 from lakegate.syncs.preview import explain
 from lakegate.syncs.runner import SyncSettings
-from tests.syncs.rooms import KINDS, c, changes_of, fill, fresh, u
+from tests.syncs.short_changes import c, changes_of, u
+from tests.syncs.target_databases import KINDS, fill, fresh
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,8 @@ import pytest
 from lakegate.syncs.plan.source_position import waiting
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
-from tests.syncs.test_positions import Topics, end, mysql, of_tx, postgres
+from tests.syncs.envelopes import ended, mysql, of_tx, postgres
+from tests.syncs.topics import Topics
 
 LOGS = ("t/0", "t/1", "u/0")
 Told = list[tuple[str, list[tuple[str, dict[str, Any]]]]]
@@ -61,7 +62,7 @@ def sent(chance: Random, told: Told) -> dict[str, list[Any]]:
                 if chance.random() < 0.1:
                     logs[log].append(None)
         if rows_max is None:
-            logs["ends"].append(end(id, **counts))
+            logs["ends"].append(ended(id, **counts))
         else:  # of the last transaction any log may have lost its end
             for name, log in logs.items():
                 del log[chance.randint(before[name], len(log)) :]

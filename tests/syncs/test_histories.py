@@ -10,7 +10,7 @@ import pytest
 
 from lakegate.demo.database_servers import Database
 from tests.syncs.histories import COLUMNS, Family, as_sent, history
-from tests.syncs.rooms import KINDS, fresh, state, sync
+from tests.syncs.target_databases import KINDS, fresh, state, sync
 
 FAMILIES: list[Family] = ["unlogged", "logged", "deferred"]
 

@@ -14,8 +14,11 @@ from lakegate.errors import InvalidRequest
 from lakegate.syncs.api import Keeper
 from lakegate.syncs.plan.dead_letters import kept_image, kept_row, kept_text
 from lakegate.syncs.plan.net_changes import NetRow
-from tests.cli.test_sync import execute, pipeline
-from tests.syncs.rooms import KINDS, c, d, fresh, sync
+from tests.cli.command import lakegate
+from tests.cli.sync_of_people import CLASH, bring, execute, pipeline
+from tests.cli.sync_of_people import sync as command
+from tests.syncs.short_changes import c, changes_of, d
+from tests.syncs.target_databases import KINDS, fresh, sync
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(9) UNIQUE, v int CHECK (v < 100))"
 
@@ -28,8 +31,6 @@ def row(id: int, uk: str, v: int) -> dict[str, Any]:
 def carried(database: Database, *batches: list[Any], mode: str = "atomic") -> None:
     """Each list as a batch of its own, behind those before it."""
     from dataclasses import replace
-
-    from tests.syncs.rooms import changes_of
 
     steps = [step for batch in batches for step in batch]
     changes = [replace(one, is_partial=one.op == "u") for one in changes_of(*steps)]
@@ -119,9 +120,6 @@ def keeper(root: Path) -> Keeper:
 
 def test_a_row_is_corrected_sent_again_and_dropped(tmp_path: Path) -> None:
     """By its id; what is refused again stays apart; what is dropped is not written; the position stays."""
-    from tests.cli.test_sync import CLASH, bring
-    from tests.cli.test_sync import sync as command
-
     pipeline(tmp_path, settings="on_violation: quarantine")
     bring(tmp_path, "1", CLASH)
     assert command(tmp_path, "run", "--once").code == 0
@@ -148,10 +146,6 @@ def test_a_row_is_corrected_sent_again_and_dropped(tmp_path: Path) -> None:
 
 def test_the_command_lists_corrects_and_drops_rows_of_a_sync(tmp_path: Path) -> None:
     """Values only on demand; ids as they are listed; what is refused again is said."""
-    from tests.cli.command import lakegate
-    from tests.cli.test_sync import CLASH, bring
-    from tests.cli.test_sync import sync as command
-
     pipeline(tmp_path, settings="on_violation: quarantine")
     bring(tmp_path, "1", CLASH)
     assert command(tmp_path, "run", "--once").code == 0

@@ -15,7 +15,8 @@ from lakegate.errors import ConstraintViolated, InvalidRequest
 from lakegate.syncs.plan.change import Batch, Change, Image
 from lakegate.syncs.runner import AppliedBatch, SyncSettings, apply_one
 from lakegate.syncs.targets import sql_target as sql_target
-from tests.syncs.rooms import KINDS, c, changes_of, crash_postgres, fill, fresh, sync
+from tests.syncs.short_changes import c, changes_of
+from tests.syncs.target_databases import KINDS, crash_postgres, fill, fresh, sync
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, b varchar(50))"
 Row = tuple[Any, ...]

@@ -14,9 +14,9 @@ from lakegate.syncs.plan.net_changes import Net
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.targets.sql_target import SqlTarget
 from tests.conftest import data_dir
-from tests.syncs.rooms import KINDS, begin, expected, fresh, lacks, state
-from tests.syncs.test_real_trace import PATH as TRACE
-from tests.syncs.test_real_trace import source
+from tests.syncs.real_trace import PATH as TRACE
+from tests.syncs.real_trace import source
+from tests.syncs.target_databases import KINDS, begin, expected, fresh, lacks, state
 
 PATH = data_dir() / "cdc" / "scenarios.json"
 MUST_FAIL = {"uk-swap-null", "uk-swap-delete-insert", "uk-reverse-50", "mix-1", "mix-2"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,78 +14,13 @@ import pytest
 from lakegate.errors import Corrupt, InvalidRequest
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.plan.source_position import waiting
-from lakegate.syncs.sources.debezium import DebeziumChanges, Message
+from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
 from tests.cli.command import lakegate
+from tests.syncs.envelopes import ended, mysql, of_tx, postgres
+from tests.syncs.topics import Topics
 
 Groups = list[tuple[Change, ...]]
-
-
-def mysql(file: int, pos: int, *, id: int = 0, op: str = "c", before: Any = None, **more: Any) -> dict[str, Any]:
-    """An envelope of MySQL, in the table `shop.orders`."""
-    source = {
-        "connector": "mysql", "name": "crm", "db": "shop", "table": "orders", "file": f"bin.{file:06}", "pos": pos,
-        "row": 0, "server_id": 1, "ts_ms": 1_700_000_000_000, "snapshot": "false", **more,
-    }  # fmt: skip
-    return {"op": op, "before": before, "after": None if op == "d" else {"id": id or pos}, "source": source}
-
-
-def postgres(lsn: int, *, before: int = 0, table: str = "t", op: str = "c", id: int = 0, **more: Any) -> dict[str, Any]:
-    """An envelope of PostgreSQL."""
-    source = {
-        "connector": "postgresql", "name": "crm", "db": "d", "schema": "s", "table": table, "lsn": lsn,
-        "sequence": json.dumps([str(before), str(lsn)]), "ts_ms": lsn, "txId": 7, "snapshot": "false", **more,
-    }  # fmt: skip
-    return {"op": op, "before": None, "after": None if op == "t" else {"id": id or lsn}, "source": source}
-
-
-def of_tx(id: str, n: int, one: dict[str, Any]) -> dict[str, Any]:
-    """The same, with its place in a transaction."""
-    return {**one, "transaction": {"id": id, "total_order": n, "data_collection_order": n}}
-
-
-def end(id: str, **counts: int) -> dict[str, Any]:
-    """The end of a transaction."""
-    collections = [{"data_collection": f"s.{name}", "event_count": n} for name, n in counts.items()]
-    return {"status": "END", "id": id, "event_count": sum(counts.values()), "data_collections": collections}
-
-
-class Topics:
-    """Logs in memory, each a partition, as a broker's are: `growing` lists of messages by their names."""
-
-    is_one = False
-
-    def __init__(self, transactions: str | None = None, **growing: list[Any]) -> None:
-        self.transactions, self.growing = transactions, growing
-
-    def fingerprint(self) -> object:
-        return [len(one) for one in self.growing.values()]
-
-    def at(self) -> str | None:
-        return None
-
-    def read(
-        self, starts: Mapping[str, int], ends: Mapping[str, int] | None
-    ) -> Sequence[tuple[str, Iterator[Message]]]:
-        def messages(name: str) -> Iterator[Message]:
-            stop = len(self.growing[name]) if ends is None else ends.get(name, 0)
-            for offset in range(starts.get(name, 0), stop):
-                value = self.growing[name][offset]
-                yield Message(offset, None if value is None else json.dumps(value).encode(), None)
-
-        return [(name, messages(name)) for name in self.growing]
-
-    def is_transactions(self, name: str) -> bool:
-        return name == self.transactions
-
-    def has(self, collection: str) -> bool:
-        return True
-
-    def where(self, name: str, offset: int) -> Mapping[str, Any]:
-        return {"topic": name, "offset": offset}
-
-    def close(self) -> None:
-        pass
 
 
 def read(logs: Any, place: str | None = None, after: int = -1, *, now_s: float = 1.0, **tables: str) -> Groups:
@@ -258,7 +193,7 @@ def sent(told: list[tuple[str, list[dict[str, Any]]]], cuts: list[tuple[int, int
             logs[row["source"]["table"]].append(row)
         if rows_max is None:
             counts = {table: sum(row["source"]["table"] == table for row in rows) for table in "tu"}
-            logs["ends"].append(end(name, **{table: n for table, n in counts.items() if n}))
+            logs["ends"].append(ended(name, **{table: n for table, n in counts.items() if n}))
 
     number = 0
     for of, behind, back in [*cuts, (len(told), 0, 0)]:
@@ -329,11 +264,11 @@ def test_tables_that_one_statement_emptied_are_one_group() -> None:
 def test_what_a_sync_waits_for_is_in_its_place_with_the_time() -> None:
     """The end of a transaction, changes of one, or that repetitions turn out to be such; and it goes when that comes."""
     (_, a), (_, b) = history()[:2]
-    logs = Topics("ends", t=[], u=[], ends=[end("0", t=1)])
+    logs = Topics("ends", t=[], u=[], ends=[ended("0", t=1)])
     logs.growing["t"] = [of_tx("0", 1, postgres(5, id=500)), *(one for one in a if one["source"]["table"] == "t")]
     (first,) = read(logs, now_s=1.0)
     assert waiting(first[-1].place) == ("the end of transaction A", 1_000)
-    logs.growing["ends"].append(end("A", t=1, u=1))
+    logs.growing["ends"].append(ended("A", t=1, u=1))
     (mark,) = read(logs, first[-1].place, 0, now_s=2.0)
     assert mark[0].op == "mark"
     assert waiting(mark[0].place) == ("changes of transaction A: 1 of s.u", 2_000)
@@ -365,7 +300,7 @@ def test_the_commands_say_what_a_sync_waits_for(tmp_path: Path) -> None:
     assert (ran.code, "it waits for the end of transaction 7" in ran.out) == (0, True)
     status = lakegate("sync", "status", "--spec", tmp_path)
     assert re.search(r"crm +waiting.*\ncrm waits for the end of transaction 7 \(since .+\)", status.out), status.out
-    ends.write_text(ends.read_text() + json.dumps(end("7", t=1)) + "\n")
+    ends.write_text(ends.read_text() + json.dumps(ended("7", t=1)) + "\n")
     assert lakegate("sync", "run", "--until-idle", "--spec", tmp_path).code == 0
     assert database.execute("SELECT id, n FROM t").fetchall() == [(100, "12345678901234567.89")]
     (status,) = lakegate("sync", "status", "--spec", tmp_path, "--output", "json").json["syncs"]
@@ -376,7 +311,7 @@ def test_the_commands_say_what_a_sync_waits_for(tmp_path: Path) -> None:
 def test_files_name_one_of_two_tables_and_transactions_are_whole(tmp_path: Path) -> None:
     """The other keeps its name; one of which the files have nothing is not waited for."""
     rows = [of_tx("7", 1, postgres(100, table="people")), of_tx("7", 2, postgres(101, table="orders"))]
-    (tmp_path / "ends").write_text(json.dumps(end("7", people=1, orders=1, audit=3)) + "\n")
+    (tmp_path / "ends").write_text(json.dumps(ended("7", people=1, orders=1, audit=3)) + "\n")
     source = EnvelopeFiles(
         files=files(tmp_path, c=rows).files, transactions=str(tmp_path / "ends"), tables={"people": "crm_people"}
     )

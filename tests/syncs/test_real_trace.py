@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,9 @@ import pytest
 from lakegate.demo.database_servers import Database
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.runner import SyncSettings, run
-from lakegate.syncs.sources.files import ChangeFiles
-from tests.conftest import data_dir
-from tests.syncs.rooms import fresh
+from tests.syncs.real_trace import source
+from tests.syncs.target_databases import fresh
 
-PATH = data_dir() / "engagement" / "changes" / "pyvideo.parquet"
 TYPES = {
     "postgres": {"path": "text PRIMARY KEY", "url": "text UNIQUE", "speakers": "jsonb", "duration": "int",
                  "legacy_id": "int", "n_tags": "int"},
@@ -29,11 +26,6 @@ COLUMNS = ("duration", "event", "language", "legacy_id", "n_tags", "path", "reco
 FINAL_SHA256 = "20fd0300bbed881d30a9e139ee8d3ec5e1ef277d49fa51da7c5ef964c77b6d9d"
 """Over the sorted last images as the file has them, found with nothing but a Parquet reader: 21,715 rows."""
 pytestmark = pytest.mark.data
-
-
-def source(path: Path = PATH) -> ChangeFiles:
-    """The trace."""
-    return ChangeFiles(files=str(path), table="video", transaction="tx_seq")
 
 
 def table(database: Database) -> None:

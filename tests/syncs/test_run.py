@@ -19,7 +19,8 @@ from lakegate.syncs.plan.apply_protocol import Apply
 from lakegate.syncs.plan.change import Change, batches, transactions
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.files import ChangeFiles
-from tests.syncs.rooms import KINDS, c, changes_of, d, fill, fresh, sync, u
+from tests.syncs.short_changes import c, changes_of, d, u
+from tests.syncs.target_databases import KINDS, fill, fresh, sync
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, b varchar(50))"
 every = pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ import pytest
 
 from harness.changes import changed_columns_only, key_only, random_cuts, scenarios
 from tests.conftest import data_dir
-from tests.syncs.rooms import KINDS, begin, expected, fresh, lacks, state, sync
+from tests.syncs.target_databases import KINDS, begin, expected, fresh, lacks, state, sync
 
 PATH = data_dir() / "cdc" / "scenarios.json"
 SCENARIOS = {one.id: one for one in scenarios(PATH)} if PATH.is_file() else {}

@@ -10,8 +10,10 @@ from lakegate.demo.database_servers import Database
 from lakegate.errors import ConstraintViolated
 from lakegate.syncs.runner import AppliedBatch, SyncSettings, run
 from lakegate.syncs.sources.debezium import DebeziumChanges
-from tests.syncs.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
-from tests.syncs.test_positions import Topics, postgres
+from tests.syncs.envelopes import postgres
+from tests.syncs.short_changes import Step, c, changes_of, d, u
+from tests.syncs.target_databases import KINDS, fresh, sync
+from tests.syncs.topics import Topics
 
 FIRM = "CREATE TABLE firm (id int PRIMARY KEY)"
 STAFF = (

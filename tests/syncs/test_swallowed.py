@@ -6,7 +6,8 @@ import pytest
 
 from lakegate.demo.database_servers import Database
 from lakegate.errors import ConstraintViolated, UnsupportedTable
-from tests.syncs.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
+from tests.syncs.short_changes import Step, c, changes_of, d, u
+from tests.syncs.target_databases import KINDS, fresh, sync
 
 SKIPS = "CREATE FUNCTION skips() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, v varchar(20), w varchar(20))"

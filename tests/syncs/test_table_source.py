@@ -114,6 +114,7 @@ def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, m
     assert lake.rows() == [(n, f"n{n}") for n in range(1, 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("whole", [0, 1])
 def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(

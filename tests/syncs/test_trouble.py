@@ -19,7 +19,8 @@ import pytest
 from lakegate.demo.database_servers import Database, mariadb_server, postgres_server
 from lakegate.errors import ConstraintViolated, Fenced, Unavailable, UnsupportedTable
 from lakegate.syncs.patience import Patience
-from tests.syncs.rooms import KINDS, c, changes_of, fresh, sync
+from tests.syncs.short_changes import c, changes_of
+from tests.syncs.target_databases import KINDS, fresh, sync
 
 BIG = os.urandom(15_000).hex()  # nothing that the server could compress
 OWN = "CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW BEGIN IF NEW.v = 'no' THEN {} END IF; END"

@@ -27,7 +27,8 @@ from lakegate.syncs.sources.debezium_files import EnvelopeFiles
 from lakegate.syncs.targets import postgres_values
 from lakegate.syncs.targets.encode import encoded, geometry_of
 from tests.cli.command import lakegate as command
-from tests.syncs.rooms import KINDS, c, changes_of, d, fresh, sync, u
+from tests.syncs.short_changes import c, changes_of, d, u
+from tests.syncs.target_databases import KINDS, fresh, sync
 
 PLACEHOLDER = "__debezium_unavailable_value"
 

@@ -19,9 +19,9 @@ from lakegate.syncs.sources import files, lines
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
 from lakegate.syncs.sources.files import ChangeFiles
-from tests.syncs.rooms import fresh
-from tests.syncs.test_debezium import ended, message, write
-from tests.syncs.test_verify_independent import begin, execute, sync
+from tests.syncs.envelopes import ended, message, write
+from tests.syncs.sync_of_files import begin, execute, sync
+from tests.syncs.target_databases import fresh
 
 T = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 SECRET = b"4711-secret"

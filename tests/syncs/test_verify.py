@@ -17,9 +17,10 @@ from lakegate.syncs.plan.difference import Difference
 from lakegate.syncs.plan.record import Record
 from lakegate.syncs.replay import Replay
 from lakegate.syncs.runner import SyncSettings, run
-from lakegate.syncs.verify import Verified, verify
-from tests.syncs.rooms import KINDS, Step, c, changes_of, d, fresh, u
-from tests.syncs.test_properties import serial
+from lakegate.syncs.verify import VerifiedSync, verify
+from tests.syncs.short_changes import Step, c, changes_of, d, u
+from tests.syncs.target_databases import KINDS, fresh
+from tests.syncs.unique_key_histories import as_sent, serial
 
 TABLE = {
     "postgres": "CREATE TABLE t (id bigint PRIMARY KEY, name text, note text, amount numeric(10,2), at timestamptz, "
@@ -54,7 +55,7 @@ def carried(database: Database, changes: Sequence[Change]) -> None:
         target.close()
 
 
-def compared(database: Database, changes: Sequence[Change], **more: Any) -> Verified:
+def compared(database: Database, changes: Sequence[Change], **more: Any) -> VerifiedSync:
     """Returns the result of `verify`."""
     target = database.target()
     try:
@@ -162,8 +163,6 @@ def record(change: Change) -> Record:
 def test_the_rows_that_changes_end_with_are_those_of_a_serial_run() -> None:
     """Replayed one by one, with rows that move, swap keys and are shown in part, and keys that are checked at commits alone."""
     import random
-
-    from tests.syncs.test_properties import as_sent
 
     schema = {"t": schema_of("t", ["id"], [["a"], ["b", "c"]], ["v"])}
     for seed in range(60):

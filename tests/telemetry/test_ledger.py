@@ -10,27 +10,9 @@ from pathlib import Path
 import pytest
 
 from lakegate.errors import Corrupt, Unavailable
-from lakegate.telemetry.events import LeftOut, PersonActed, TurnEnded
+from lakegate.telemetry.events import LeftOut, PersonActed
 from lakegate.telemetry.ledger import LedgerSink, read_ledger, read_left_out, trim_ledger
-
-
-def row(epoch: int) -> TurnEnded:
-    """A turn of one run."""
-    return TurnEnded(
-        lock="L",
-        job="A",
-        epoch=epoch,
-        query_id="q",
-        run="r",
-        batches=(epoch, epoch),
-        predecessor=None,
-        asked_at_ms=epoch,
-        granted_at_ms=epoch,
-        first_write_at_ms=None,
-        commit_log_at_ms=None,
-        released_at_ms=epoch + 1,
-        outcome="completed",
-    )
+from tests.telemetry.ended_turns import row
 
 
 def test_a_line_for_which_the_disk_has_no_room_is_refused_and_spoils_no_other(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from lakegate.errors import InvalidRequest
 from lakegate.telemetry.events import Event, Noticed, TurnGranted, TurnWaits
 from lakegate.telemetry.log_format import JsonFormatter, working
 from lakegate.telemetry.log_sink import LogSink
-from tests.report.test_metrics import turn
+from tests.telemetry.ended_turns import turn
 
 
 @pytest.fixture

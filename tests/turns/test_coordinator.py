@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from harness.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
+from harness.fakes import FakeClock
 from lakegate.errors import (
     CheckpointMismatch,
     Corrupt,
@@ -29,80 +28,17 @@ from lakegate.errors import (
 from lakegate.ids import JobName, SessionId, TableLocation, Version
 from lakegate.ops.verify import verify
 from lakegate.ports import StatementConflict, WriteToken
-from lakegate.telemetry.events import Noticed, TurnEnded, TurnWaits
+from lakegate.telemetry.events import Noticed, TurnWaits
 from lakegate.telemetry.ledger import LedgerSink, read_ledger
-from lakegate.turns.coordinator import Coordinator
-from lakegate.turns.effect_runner import Ports, Process
 from lakegate.turns.heartbeat import SELF_FENCE
-from lakegate.turns.ports import TurnStore, WriteGate
+from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol import protocol, transitions
 from lakegate.turns.protocol.effects import CasReply, StepMark, Stored, TableTokens
 from lakegate.turns.protocol.fencing import query_token, unpack
 from lakegate.turns.protocol.lock_record import LockRecord
-from lakegate.turns.protocol.ordering import After, NoRule, OrderRule
-from lakegate.turns.protocol.protocol import CheckpointView, Order
-from lakegate.turns.stores.memory import MemoryTurnStore
-
-T, U = TableLocation("/t"), TableLocation("/u")
-LEASE_S = 10.0
-
-
-class Bench:
-    """A store, two tables, a clock, and coordinators on them."""
-
-    def __init__(self, *, lease_s: float | None = LEASE_S) -> None:
-        self.clock, self.log, self.seen, self.ids = FakeClock(), FakeTableLog(), Recorder(), CountingIds()
-        self.store: TurnStore = MemoryTurnStore(lease_s=lease_s, monotonic_s=self.clock.monotonic_s)
-        self.lost: list[str] = []
-        self.running: set[tuple[int, int]] = set()
-        self.gate: WriteGate | None = None
-
-    def job(
-        self,
-        name: str,
-        rule: OrderRule | None = None,
-        *,
-        jvm: int = 1,
-        timeout_s: float = 0.0,
-        clock: FakeClock | None = None,
-    ) -> Coordinator:
-        ports = Ports(
-            store=self.store,
-            log=self.log,
-            clock=clock or self.clock,
-            randomness=self.ids,
-            events=self.seen,
-            gate=self.gate,
-        )
-        process = Process(
-            host="h",
-            boot_id="b",
-            pid=jvm,
-            pid_start=1,
-            jvm_pid=jvm,
-            jvm_start=1,
-            is_running=lambda pid, start: (pid, start) in self.running,
-        )
-        order = Order(rule=rule or NoRule(), absent_after_ms=None)
-        return Coordinator(
-            ports, lock="L", job=name, order=order, process=process, lock_timeout_s=timeout_s, on_lost=self.lost.append
-        )
-
-    def put(self, token: WriteToken, table: TableLocation = T) -> None:
-        """Puts a commit with a token, as a stock statement does."""
-        said = json.loads(token.user_metadata)
-        self.log.put(table, token.token_id, token.number, StepMark(name=said["step"], offsets_sha256=said["offsets"]))
-
-    def rows(self) -> list[TurnEnded]:
-        return [event for event in self.seen.events if isinstance(event, TurnEnded)]
-
-
-def take(coordinator: Coordinator, query: str, batch: int, *, digest: str = "d", is_replay: bool = False):
-    """A turn on T, entered, at `batch`."""
-    turn = coordinator.take(token_id=query_token(query), query_id=query, batch=batch, tables=(T,))
-    turn.next_batch(batch, digest, is_replay=is_replay)
-    turn.enter(T)
-    return turn
+from lakegate.turns.protocol.ordering import After
+from lakegate.turns.protocol.protocol import CheckpointView
+from tests.turns.coordinator_bench import LEASE_S, Bench, T, take
 
 
 def test_a_turn_writes_once_and_says_so() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from harness import contender
 from harness.proxy import Proxy
-from lakegate.demo.aws_server import REGION, AwsServer, Fault
+from lakegate.demo.aws_server import REGION, AwsServer, InjectedFault
 from lakegate.errors import LakegateError, TurnNotGranted
 from tests.turns.contenders import LOCK, World
 
@@ -111,7 +111,7 @@ def test_a_holder_whose_network_is_cut_fences_itself_before_anybody_follows(worl
     world.check()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_server_that_stands_still_costs_a_pause_or_a_turn_and_nothing_else(world: World, aws: AwsServer) -> None:
     """Within the lease the turn goes on; past it, it is given up in time. What was under way then is carried out late."""
     jobs = [world.start(f"job-{n}", turns=1000) for n in range(3)]
@@ -140,11 +140,11 @@ def test_a_server_that_stands_still_costs_a_pause_or_a_turn_and_nothing_else(wor
 def test_turns_go_on_while_answers_are_lost_and_requests_are_throttled(world: World, aws: AwsServer) -> None:
     """Each seventh change loses its answer, each eleventh request is throttled, and more: no turn is given twice."""
     faults = [
-        Fault("lose_reply", kind="PutItem|UpdateItem|DeleteItem", each=7, times=None),
-        Fault("lose_request", each=13, times=None),
-        Fault("error_before", each=11, times=None, status=400, code="ProvisionedThroughputExceededException"),
-        Fault("error_after", kind="PutItem", each=5, times=None, status=500, code="InternalServerError"),
-        Fault("error_before", each=17, times=None, status=503, code="ServiceUnavailable"),
+        InjectedFault("lose_reply", kind="PutItem|UpdateItem|DeleteItem", each=7, times=None),
+        InjectedFault("lose_request", each=13, times=None),
+        InjectedFault("error_before", each=11, times=None, status=400, code="ProvisionedThroughputExceededException"),
+        InjectedFault("error_after", kind="PutItem", each=5, times=None, status=500, code="InternalServerError"),
+        InjectedFault("error_before", each=17, times=None, status=503, code="ServiceUnavailable"),
     ]
     aws.fail(*faults)
     aws.forget_requests()

@@ -84,6 +84,7 @@ def test_a_change_whose_outcome_is_never_known_is_not_asked_about_for_ever() -> 
         take(run)
 
 
+@pytest.mark.slow
 def test_a_program_ends_when_its_turn_cannot_be_written_and_heeds_a_signal(disk: SmallDisk) -> None:
     """With exit status 6 and one line, or at once on a signal."""
     store = SqliteTurnStore(disk.folder / "turns.db")

@@ -14,7 +14,7 @@ from lakegate.ids import JobName, SessionId, TableLocation
 from lakegate.turns.heartbeat import SELF_FENCE, Heartbeat
 from lakegate.turns.ports import SessionState
 from lakegate.turns.protocol.fencing import query_token
-from tests.turns.test_coordinator import LEASE_S, Bench, T, U, take
+from tests.turns.coordinator_bench import LEASE_S, Bench, T, U, take
 
 
 class Session:

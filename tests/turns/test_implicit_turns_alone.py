@@ -15,7 +15,7 @@ from lakegate.errors import StoreUnavailable
 from lakegate.ids import TableLocation
 from lakegate.streams import implicit_turns
 from lakegate.turns.coordinator import Coordinator
-from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.effect_runner import Process, RunnerPorts
 from lakegate.turns.host import MachineClock, Uuids
 from lakegate.turns.protocol.effects import Stored
 from lakegate.turns.protocol.fencing import job_token
@@ -70,7 +70,7 @@ def coordinator(store: SometimesAway, name: str, *, jvm: int, timeout_s: float) 
     """A job on this machine, whose JVM runs on."""
     log = FakeTableLog()
     log.put(T, "x", 1, None)
-    ports = Ports(store=store, log=log, clock=MachineClock(), randomness=Uuids(), events=Recorder())
+    ports = RunnerPorts(store=store, log=log, clock=MachineClock(), randomness=Uuids(), events=Recorder())
     process = Process(
         host="h", boot_id="b", pid=jvm, pid_start=1, jvm_pid=jvm, jvm_start=1, is_running=lambda pid, start: True
     )

@@ -9,7 +9,7 @@ from lakegate.turns.protocol.effects import CasReply
 from lakegate.turns.protocol.lock_record import LockRecord
 from lakegate.turns.stores.memory import MemoryTurnStore
 from lakegate.turns.turn import HeldTurn
-from tests.turns.test_coordinator import Bench, take
+from tests.turns.coordinator_bench import Bench, take
 
 
 class SlowReplies(MemoryTurnStore):

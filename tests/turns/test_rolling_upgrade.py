@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation
 from lakegate.turns.coordinator import Coordinator
-from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.effect_runner import Process, RunnerPorts
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.fencing import query_token
 from lakegate.turns.protocol.lock_record import JobState, LockRecord, Pause, Ticket, record_from_json
@@ -53,7 +53,7 @@ LATER = ("later", "holder.later", "tickets.0.later", "jobs.Other.later", "jobs.M
 
 
 def coordinator(store: SqliteTurnStore, job: str) -> Coordinator:
-    ports = Ports(store=store, log=FakeTableLog(), clock=FakeClock(), randomness=CountingIds(), events=Recorder())
+    ports = RunnerPorts(store=store, log=FakeTableLog(), clock=FakeClock(), randomness=CountingIds(), events=Recorder())
     process = Process(host="h", boot_id="b", pid=1, pid_start=1)
     order = Order(rule=NoRule(), absent_after_ms=None, priority=2)
     return Coordinator(ports, lock="L", job=job, order=order, process=process, lock_timeout_s=0)

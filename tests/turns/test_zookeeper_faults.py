@@ -59,6 +59,7 @@ def world(node: ZookeeperNode, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_holder_that_is_killed_is_followed_after_its_lease(world: World) -> None:
     """Not before: a killed holder looks like a slow one."""
     holder = world.start("holder", turns=1, lines=1000)
@@ -115,6 +116,7 @@ def test_a_holder_whose_network_is_cut_fences_itself_before_anybody_follows(worl
     world.check_no_ghost()
 
 
+@pytest.mark.slow
 def test_a_short_cut_of_the_network_costs_a_pause_and_no_turn(world: World, network: Proxy) -> None:
     """While the connection is known to be gone nothing is written; the same turn goes on afterwards."""
     holder = world.start("holder", turns=1, lines=60, pause_s=0.03, network=network)
@@ -199,7 +201,7 @@ def test_a_session_that_expires_while_waiting_leaves_no_contender(world: World, 
     world.check_no_ghost()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "what", ["blackhole", *(pytest.param(what, marks=pytest.mark.matrix) for what in ("lose_replies", "refuse"))]
 )

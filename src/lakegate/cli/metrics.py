@@ -81,10 +81,10 @@ class _Collector:
 
     def collect(self) -> Iterator[Family]:
         from lakegate.ops.inspection import actions_of, kept_of, status_of, turns_of
-        from lakegate.report.metrics import Facts, families
+        from lakegate.report.metrics import MetricsInput, families
 
         pipeline = self._pipeline
-        facts = Facts(
+        facts = MetricsInput(
             pipeline=pipeline.name,
             version=lakegate.__version__,
             now_ms=time.time_ns() // 1_000_000,

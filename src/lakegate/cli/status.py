@@ -15,7 +15,7 @@ from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
 from lakegate.errors import TurnNotGranted
 from lakegate.ops.kafka_lag import TopicLag
 from lakegate.ops.status import JobStatus, LockStatus
-from lakegate.ops.stored_requests import Kept
+from lakegate.ops.stored_requests import StateCount
 from lakegate.report import words
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _lag_line(topic: TopicLag) -> str:
     return line + (f"; {topic.deleted:,} were deleted unread" if topic.deleted else "")
 
 
-def _kept_line(state: Kept) -> str:
+def _kept_line(state: StateCount) -> str:
     since = words.clock(state.oldest_ms, has_day=True)
     ages = [f"{count:,} {'older' if age == 'older' else f'under {age}'}" for age, count in state.ages.items() if count]
     return f"{words.counted(state.requests, 'request')} {state.state}, the oldest since {since} ({', '.join(ages)})"

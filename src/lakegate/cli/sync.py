@@ -22,7 +22,7 @@ from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError
 from lakegate.report import words
 
 if TYPE_CHECKING:
-    from lakegate.syncs.api import Carrier, Keeper, Standing, SyncReport
+    from lakegate.syncs.api import Carrier, Keeper, SyncReport, SyncStatus
     from lakegate.syncs.preview import NextBatch
     from lakegate.syncs.runner import AppliedBatch
 
@@ -162,7 +162,7 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
         raise first
 
 
-def _facts(one: Standing | SyncReport) -> dict[str, Any]:
+def _facts(one: SyncStatus | SyncReport) -> dict[str, Any]:
     """Returns the facts of a document; the reason for waiting is included only if the sync waits."""
     facts = dataclasses.asdict(one)
     return {name: fact for name, fact in facts.items() if fact is not None or not name.startswith("waits_")}

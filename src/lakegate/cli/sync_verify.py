@@ -19,7 +19,7 @@ from lakegate.redaction import masked
 from lakegate.report import words
 
 if TYPE_CHECKING:
-    from lakegate.syncs.verify import Verified
+    from lakegate.syncs.verify import VerifiedSync
 
 
 SOURCE = typer.Option(
@@ -137,7 +137,7 @@ def cutover_command(
         table(("table", "column", "sequence", "next was", "next is"), cells)
 
 
-def _show(name: str, found: Verified) -> None:
+def _show(name: str, found: VerifiedSync) -> None:
     number = words.counted(found.differences, "difference") if found.differences else "no difference"
     styled(f"{name}: {number} as of position {found.position} (batch {found.last_batch})", "bold")
     cells = [

@@ -57,8 +57,8 @@ class NotNext:
 class Committer:
     """The identity under which a commit passes the gate."""
 
-    token: str
-    """Token of the statement."""
+    statement_id: str
+    """The id of the statement at the gate."""
     history: str
     """JSON that replaces the commit's own entries in its `commitInfo`."""
     job: str | None
@@ -109,7 +109,9 @@ def commit(
             is_blind=is_blind,
             transaction_id=transaction_id,
             has_later=later is not None,
-            named=(None, None, None) if committer is None else (committer.token, committer.history, committer.job),
+            named=(None, None, None)
+            if committer is None
+            else (committer.statement_id, committer.history, committer.job),
         )
     except CALL_ERRORS as error:
         tried = _outcome(jvm, log, version, transaction_id, error)

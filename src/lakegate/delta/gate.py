@@ -75,13 +75,18 @@ class Gate:
         self._scopes = threading.local()
 
     def run(
-        self, work: Callable[[], object], *, token: str, is_staged: bool = False, table: TableLocation | None = None
+        self,
+        work: Callable[[], object],
+        *,
+        statement_id: str,
+        is_staged: bool = False,
+        table: TableLocation | None = None,
     ) -> Ran:
         """Runs a stock statement in this thread; keeps its commit if another commit has its version, or if `is_staged`.
 
         Args:
             work: The statement. Only its first commit can be kept; later commits, as of a hook that compacts, pass.
-            token: Of the statement; one run at a time.
+            statement_id: A random id of the statement; one run at a time.
             is_staged: The commit is never written to the log, only kept.
             table: The table to which a kept commit must belong.
 
@@ -95,15 +100,15 @@ class Gate:
         raised: Exception | None = None
         kept, version, is_begun = None, NOT_PUT, False
         try:
-            with self._scope("stage" if is_staged else "capture", token):
+            with self._scope("stage" if is_staged else "capture", statement_id):
                 is_begun = True
                 try:
                     returned = work()
                 except Exception as error:
                     raised = error
             if raised is not None:
-                kept = self._take(token, table)
-            version = int(self._gate.done(token))
+                kept = self._take(statement_id, table)
+            version = int(self._gate.done(statement_id))
         except CALL_ERRORS as gone:  # raised by the gate's own calls
             if not is_begun or is_staged:
                 raise (raised or gone) from None
@@ -121,8 +126,8 @@ class Gate:
             raised.add_note(f"{PUT_FAILED}: look for it in the table's history before the statement is run again")
         raise raised
 
-    def _take(self, token: str, table: TableLocation | None) -> str | None:
-        return self._jvm.whole(self._gate.take(token, table))
+    def _take(self, statement_id: str, table: TableLocation | None) -> str | None:
+        return self._jvm.whole(self._gate.take(statement_id, table))
 
     @contextmanager
     def closed(self) -> Iterator[None]:
@@ -131,16 +136,16 @@ class Gate:
         Raises:
             InvalidRequest: The code tried to commit; nothing was written.
         """
-        token = uuid.uuid4().hex
+        statement_id = uuid.uuid4().hex
         raised: Exception | None = None
         try:
-            with self._scope("stage", token):
+            with self._scope("stage", statement_id):
                 yield
         except Exception as error:
             raised = error
         # Checked also if the code itself has caught the error that ended its commit.
         try:
-            kept = self._take(token, None)
+            kept = self._take(statement_id, None)
         except CALL_ERRORS as gone:
             raise (raised or gone) from None
         if kept is not None:
@@ -153,10 +158,10 @@ class Gate:
             raise raised
 
     @contextmanager
-    def _scope(self, mode: str, token: str) -> Iterator[None]:
+    def _scope(self, mode: str, statement_id: str) -> Iterator[None]:
         outer = getattr(self._scopes, "now", None)
-        self._scopes.now = (mode, token)
-        self._gate.enter(mode, token, None)
+        self._scopes.now = (mode, statement_id)
+        self._gate.enter(mode, statement_id, None)
         try:
             yield
         finally:
@@ -236,17 +241,17 @@ class Gate:
         if told is not None:
             raise _untokened(told)
 
-    def reserve(self, table: TableLocation, token: str, hold_ms: int, job: str | None = None) -> bool:
+    def reserve(self, table: TableLocation, statement_id: str, hold_ms: int, job: str | None = None) -> bool:
         """Keeps other commits away from a table for a limited time: those of this JVM, and of other drivers with a gate.
 
         The holder may reserve again. Returns False while another statement has the reservation. In the turn of its job the
         reservation is local: no other driver is asked or informed.
         """
-        return bool(self._gate.reserve(table, token, hold_ms, job, self._jvm.hadoop_conf))
+        return bool(self._gate.reserve(table, statement_id, hold_ms, job, self._jvm.hadoop_conf))
 
-    def unreserve(self, table: TableLocation, token: str) -> None:
+    def unreserve(self, table: TableLocation, statement_id: str) -> None:
         """Ends a reservation."""
-        self._gate.unreserve(table, token, self._jvm.hadoop_conf)
+        self._gate.unreserve(table, statement_id, self._jvm.hadoop_conf)
 
 
 def is_after_put(error: BaseException) -> bool:

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from lakegate.demo.aws_server import ADMIN, Fault, Request
+from lakegate.demo.aws_server import ADMIN, InjectedFault, Request
 
 REQUESTS_MAX = 500_000
 RACE_S = 0.02
@@ -42,7 +42,7 @@ class Cut(Exception):
 class _Pending:
     """A fault, the number of matching requests, and the number of requests that it hit."""
 
-    fault: Fault
+    fault: InjectedFault
     met: int = 0
     befallen: int = 0
 
@@ -108,7 +108,9 @@ class App:
         start(status, headers)
         return [data]
 
-    def _answer(self, environ: Environ, body: bytes, faults: list[Fault]) -> tuple[str, list[tuple[str, str]], bytes]:
+    def _answer(
+        self, environ: Environ, body: bytes, faults: list[InjectedFault]
+    ) -> tuple[str, list[tuple[str, str]], bytes]:
         for fault in faults:
             time.sleep(fault.delay_ms / 1000)
         found = {fault.what: fault for fault in faults}
@@ -162,9 +164,9 @@ class App:
             return "LIST", "/".join([key.rstrip("/"), *parse_qs(query).get("prefix", ())]), is_conditional
         return "COPY" if "HTTP_X_AMZ_COPY_SOURCE" in environ else method, key, is_conditional
 
-    def _take_faults(self, kind: str, key: str) -> list[Fault]:
+    def _take_faults(self, kind: str, key: str) -> list[InjectedFault]:
         """Returns the first matching delay, and the first other matching fault."""
-        taken: list[Fault] = []
+        taken: list[InjectedFault] = []
         with self._admin:
             for pending in self._faults:
                 fault = pending.fault
@@ -181,7 +183,7 @@ class App:
         with self._admin:
             match method, what:
                 case "POST", "faults":
-                    self._faults += [_Pending(Fault(**each)) for each in json.loads(body)]
+                    self._faults += [_Pending(InjectedFault(**each)) for each in json.loads(body)]
                 case "DELETE", "faults":
                     self._faults.clear()
                 case "GET", "faults":
@@ -195,7 +197,7 @@ class App:
         return "200 OK", b""
 
 
-def _error(environ: Environ, fault: Fault) -> tuple[str, list[tuple[str, str]], bytes]:
+def _error(environ: Environ, fault: InjectedFault) -> tuple[str, list[tuple[str, str]], bytes]:
     status = f"{fault.status} {fault.code}"
     if "HTTP_X_AMZ_TARGET" in environ:
         reported = {"__type": f"com.amazonaws.dynamodb.v20120810#{fault.code}", "message": fault.message}

@@ -44,7 +44,7 @@ and `ConditionExpression` are ignored. race_condition: S3 checks and writes in t
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     """A fault of the next matching requests."""
 
     what: What
@@ -103,7 +103,7 @@ class AwsServer:
             "aws_secret_access_key": "testtest",
         }
 
-    def fail(self, *faults: Fault) -> None:
+    def fail(self, *faults: InjectedFault) -> None:
         """Adds faults for later requests, after earlier faults: one delay and one other fault at a time."""
         self._ask("POST", "faults", json.dumps([asdict(fault) for fault in faults]).encode())
 

@@ -1,6 +1,6 @@
 """Counts files that may still hold erased rows: a deletion vector hides rows, it does not remove them.
 
-The count uses names, times and the log; no data are read. Source: docs/explanation/requests.md, E5.
+The count uses names, times and the log; no data are read. Source: docs/explanation/requests.md, *erase*.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from lakegate.telemetry.events import EventSink
 from lakegate.telemetry.ledger import LedgerSink
 from lakegate.telemetry.tee import Tee
 from lakegate.turns.coordinator import Coordinator
-from lakegate.turns.effect_runner import Ports
+from lakegate.turns.effect_runner import RunnerPorts
 from lakegate.turns.heartbeat import SELF_FENCE
 from lakegate.turns.host import MachineClock, Uuids, this_process
 from lakegate.turns.ports import TableLog, TurnStore
@@ -89,7 +89,7 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
     try:
         store = open_store(job.coordinator.url)
         grace_s = _grace_s(store.lease_s)
-        ports = Ports(
+        ports = RunnerPorts(
             store=store,
             log=cast(TableLog, None),  # a turn without tables reads no log
             clock=MachineClock(),

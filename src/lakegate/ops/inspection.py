@@ -35,9 +35,9 @@ from lakegate.ops.erasure import BytesLeft, bytes_left
 from lakegate.ops.finding import Finding, of_error
 from lakegate.ops.kafka_lag import TopicLag, topic_lags
 from lakegate.ops.status import LockStatus, lock_status
-from lakegate.ops.stored_requests import Kept, kept
-from lakegate.ops.verify import Counted, Verified, verify
-from lakegate.spark.source_files import PassedOver, Taken, is_local, listing, passed_over
+from lakegate.ops.stored_requests import StateCount, kept
+from lakegate.ops.verify import Counted, VerifiedTables, verify
+from lakegate.spark.source_files import PassedOver, TakenFiles, is_local, listing, passed_over
 from lakegate.telemetry.events import LeftOut, PersonActed, TurnEnded
 from lakegate.telemetry.ledger import read_actions, read_ledger, read_left_out, to_line
 from lakegate.turns.ports import TurnStore
@@ -139,7 +139,7 @@ def local_logs(places: Iterable[str]) -> dict[str, LocalLog]:
     return found
 
 
-def verify_pipeline(pipeline: Pipeline) -> Verified:
+def verify_pipeline(pipeline: Pipeline) -> VerifiedTables:
     """Compares turns, batches and logs with one another; see `checks.verify`.
 
     Raises:
@@ -220,7 +220,7 @@ class KeptStatus:
     """The contents of a stream's request table, or why they cannot be counted."""
 
     job: str
-    kept: tuple[Kept, ...]
+    kept: tuple[StateCount, ...]
     note: str | None
 
 
@@ -345,7 +345,7 @@ def sources_of(pipeline: Pipeline, *, spark: SparkSession | None = None) -> list
                     note = "its files or its checkpoint are not on this machine's disk: they are compared by the run and by verify"
                 else:
                     there = listing(stream.source.path)
-                    not_read = tuple(passed_over(there, Taken(checkpoint).refresh(), is_drained=False))
+                    not_read = tuple(passed_over(there, TakenFiles(checkpoint).refresh(), is_drained=False))
         except LakegateError as error:
             note = f"its source cannot be read: {error.message}"
         if not_read or left_out or note is not None:
@@ -361,7 +361,7 @@ def _far(spark: SparkSession, source: FilesSource, location: str) -> tuple[Passe
     with in_plain_words():
         there = listed(spark, source.path)
         checkpoint = local_path(location)
-        taken = Taken(Checkpoint(spark, location) if checkpoint is None else checkpoint).refresh()
+        taken = TakenFiles(Checkpoint(spark, location) if checkpoint is None else checkpoint).refresh()
         return tuple(compared(spark, source, there, taken, is_drained=False))
 
 

@@ -17,7 +17,7 @@ KEPT = ("waiting", "dead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StateCount:
     """The requests of one state."""
 
     state: str
@@ -28,7 +28,7 @@ class Kept:
     """Upper bound of the age → number of requests between the previous bound and this one; `older` for the rest."""
 
 
-def kept(log: LocalLog, now_ms: int) -> tuple[Kept, ...]:
+def kept(log: LocalLog, now_ms: int) -> tuple[StateCount, ...]:
     """Returns the contents of a request table, in the order of `KEPT`; a state without a request is left out.
 
     Raises:
@@ -44,11 +44,11 @@ def kept(log: LocalLog, now_ms: int) -> tuple[Kept, ...]:
     return tuple(_counted(state, seen[state], now_ms) for state in KEPT if seen.get(state))
 
 
-def _counted(state: str, times: list[int], now_ms: int) -> Kept:
+def _counted(state: str, times: list[int], now_ms: int) -> StateCount:
     ages = dict.fromkeys([name for name, _ in AGES] + ["older"], 0)
     for time in times:
         ages[next((name for name, bound_ms in AGES if now_ms - time < bound_ms), "older")] += 1
-    return Kept(state=state, requests=len(times), oldest_ms=min(times), ages=ages)
+    return StateCount(state=state, requests=len(times), oldest_ms=min(times), ages=ages)
 
 
 def _first_seen(log: LocalLog, file: LiveFile) -> list[int]:

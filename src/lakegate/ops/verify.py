@@ -47,7 +47,7 @@ class Violation:
 
 
 @dataclass(kw_only=True)
-class Verified:
+class VerifiedTables:
     """The facts that were checked, the violations, and what could not be checked."""
 
     turns: int = 0
@@ -61,7 +61,7 @@ class Verified:
         self.violations.append(Violation(where=where, what=what))
 
 
-def verify(rows: Sequence[TurnEnded], streams: Sequence[Counted], logs: Mapping[str, LocalLog]) -> Verified:
+def verify(rows: Sequence[TurnEnded], streams: Sequence[Counted], logs: Mapping[str, LocalLog]) -> VerifiedTables:
     """Checks everything that the sources allow.
 
     Args:
@@ -72,7 +72,7 @@ def verify(rows: Sequence[TurnEnded], streams: Sequence[Counted], logs: Mapping[
     Raises:
         Corrupt: A file breaks its format.
     """
-    found = Verified()
+    found = VerifiedTables()
     for lock in sorted({row.lock for row in rows}):
         _turns([row for row in rows if row.lock == lock], found)
     # Before the logs: a batch is in the commit log only after it is in its table.
@@ -92,7 +92,7 @@ def verify(rows: Sequence[TurnEnded], streams: Sequence[Counted], logs: Mapping[
 # -------------------------------------------------------------------------------------------------------------- turns
 
 
-def _turns(rows: Sequence[TurnEnded], found: Verified) -> None:
+def _turns(rows: Sequence[TurnEnded], found: VerifiedTables) -> None:
     """Checks that no two turns of a lock overlap, and that epochs rise with time; by a clock that both turns used."""
     granted = sorted((row for row in rows if row.epoch is not None), key=lambda row: (row.epoch or 0, row.job))
     found.turns += len(granted)
@@ -126,7 +126,7 @@ def _named(row: TurnEnded) -> str:
 # --------------------------------------------------------------------------------------------------------------- logs
 
 
-def _log(location: str, log: LocalLog, found: Verified) -> list[Commit]:
+def _log(location: str, log: LocalLog, found: VerifiedTables) -> list[Commit]:
     """Returns the commits of one log; checks for versions without a gap, and epochs that never decrease."""
     commits = list(log.commits())
     found.commits += len(commits)
@@ -165,7 +165,7 @@ def _log(location: str, log: LocalLog, found: Verified) -> list[Commit]:
     return commits
 
 
-def _ledger_and_logs(rows: Iterable[TurnEnded], history: Mapping[str, list[Commit]], found: Verified) -> None:
+def _ledger_and_logs(rows: Iterable[TurnEnded], history: Mapping[str, list[Commit]], found: VerifiedTables) -> None:
     """Checks that the commits that a turn recorded exist, and are its own."""
     turns: dict[tuple[str, int], list[TurnEnded]] = defaultdict(list)
     for row in rows:
@@ -191,7 +191,7 @@ def _ledger_and_logs(rows: Iterable[TurnEnded], history: Mapping[str, list[Commi
 # ------------------------------------------------------------------------------------------------------------ batches
 
 
-def _batches(stream: Counted, commits: Sequence[Commit], committed: Sequence[int], found: Verified) -> None:
+def _batches(stream: Counted, commits: Sequence[Commit], committed: Sequence[int], found: VerifiedTables) -> None:
     """Checks that every batch of the stream is in its table exactly once, with the offsets of the checkpoint."""
     where = f"{stream.job} in {stream.table}"
     by_query: dict[str, dict[int, list[tuple[int, Any]]]] = defaultdict(lambda: defaultdict(list))
@@ -227,7 +227,7 @@ def _against_checkpoint(
     checkpoint: LocalCheckpoint,
     there: Mapping[int, Sequence[tuple[int, Any]]],
     committed: Sequence[int],
-    found: Verified,
+    found: VerifiedTables,
     *,
     is_whole: bool,
 ) -> None:

@@ -13,7 +13,7 @@ from importlib.resources import files
 from lakegate.report import charts, facts, parts, words
 from lakegate.report.charts import Chart, Json
 from lakegate.report.data import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
-from lakegate.report.parts import Table
+from lakegate.report.parts import ReportTable
 
 UNUSUAL_ROWS_MAX = 200
 """More turns are not listed singly; the table of turns has them all."""
@@ -64,9 +64,9 @@ class Shown:
     """The charts and tables of the page, collected while its sections are written."""
 
     charts: list[Chart] = field(default_factory=list)
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, ReportTable] = field(default_factory=dict)
 
-    def add(self, chart: Chart, *tables: Table) -> None:
+    def add(self, chart: Chart, *tables: ReportTable) -> None:
         """Adds a chart to the page, with the rows of its tables."""
         self.charts.append(chart)
         self.tables.update((table.id, table) for table in tables)
@@ -165,9 +165,9 @@ def _outcome_legend(locks: Mapping[str, Sequence[TurnRow]]) -> str:
     return parts.legend(entries)
 
 
-def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], *, has_day: bool) -> Table:
+def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], *, has_day: bool) -> ReportTable:
     held = facts.holds(turns)
-    return Table(
+    return ReportTable(
         id=table_id,
         caption=f"All {words.counted(len(turns), 'turn')} on {lock}, as they came. Times are UTC.",
         headings=TURN_HEADINGS,
@@ -309,8 +309,8 @@ def _commits(
     return parts.section("commits", "Commits", "\n".join(blocks))
 
 
-def _commit_table(table_id: str, name: str, commits: Sequence[CommitRow], *, has_day: bool) -> Table:
-    return Table(
+def _commit_table(table_id: str, name: str, commits: Sequence[CommitRow], *, has_day: bool) -> ReportTable:
+    return ReportTable(
         id=table_id,
         caption=f"All {words.counted(len(commits), 'known version')} of {name}. Times are UTC.",
         headings=COMMIT_HEADINGS,
@@ -361,7 +361,7 @@ def _durations(locks: Mapping[str, Sequence[TurnRow]], shown: Shown) -> str:
     return parts.section("durations", "Waits and holds", "\n".join(blocks)) if len(blocks) > 1 else ""
 
 
-def _spread_table(table_id: str, lock: str, turns: Sequence[TurnRow]) -> Table:
+def _spread_table(table_id: str, lock: str, turns: Sequence[TurnRow]) -> ReportTable:
     rows = []
     for job in dict.fromkeys(turn.job for turn in turns):
         own = [turn for turn in turns if turn.job == job]
@@ -370,7 +370,7 @@ def _spread_table(table_id: str, lock: str, turns: Sequence[TurnRow]) -> Table:
             quantiles = (spread.median, spread.p95, spread.longest) if spread else (None, None, None)
             cells += [words.span(quantile) for quantile in quantiles]
         rows.append(cells)
-    return Table(
+    return ReportTable(
         id=table_id,
         caption=f"Waits and holds on {lock}",
         headings=SPREAD_HEADINGS,

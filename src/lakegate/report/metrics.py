@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 
 from lakegate.ops.status import JobStatus, LockStatus
-from lakegate.ops.stored_requests import AGES, Kept
+from lakegate.ops.stored_requests import AGES, StateCount
 from lakegate.telemetry.events import PersonActed, TurnEnded
 
 
@@ -109,7 +109,7 @@ METRICS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class MetricsInput:
     """The input of the metrics."""
 
     pipeline: str
@@ -118,11 +118,11 @@ class Facts:
     locks: Sequence[LockStatus]
     turns: Sequence[TurnEnded]
     actions: Sequence[PersonActed]
-    kept: Sequence[tuple[str, Sequence[Kept]]]
+    kept: Sequence[tuple[str, Sequence[StateCount]]]
     """Job → contents of its request table."""
 
 
-def families(facts: Facts) -> Iterator[Family]:
+def families(facts: MetricsInput) -> Iterator[Family]:
     """Yields every metric with its samples, in the order of `METRICS`."""
     yield _gauge(INFO, [((facts.pipeline, facts.version), 1)])
     yield from _of_locks(facts)
@@ -142,7 +142,7 @@ def families(facts: Facts) -> Iterator[Family]:
     yield _gauge(OLDEST, [((job, one.state), one.oldest_ms / 1000) for job, rows in facts.kept for one in rows])
 
 
-def _of_locks(facts: Facts) -> Iterator[Family]:
+def _of_locks(facts: MetricsInput) -> Iterator[Family]:
     locks = facts.locks
     held = [(lock.lock, lock.holder) for lock in locks if lock.holder is not None]
     yield _gauge(EPOCH, [((lock.lock,), lock.epoch) for lock in locks])
@@ -152,7 +152,7 @@ def _of_locks(facts: Facts) -> Iterator[Family]:
     yield _gauge(IN_DOUBT, [((lock.lock,), len(lock.in_doubt)) for lock in locks])
 
 
-def _of_jobs(facts: Facts) -> Iterator[Family]:
+def _of_jobs(facts: MetricsInput) -> Iterator[Family]:
     jobs = [(lock, job) for lock in facts.locks for job in lock.jobs]
 
     def each(metric: Metric, values: Iterable[tuple[JobStatus, LockStatus, float | None]]) -> Family:

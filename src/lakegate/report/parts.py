@@ -13,7 +13,7 @@ ACTS = (("earlier", "← Earlier"), ("later", "Later →"), ("in", "Zoom in"), (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ReportTable:
     """A table of texts. `title` is the pattern for the heading of a row's tooltip: `Version {0}`."""
 
     id: str
@@ -65,7 +65,7 @@ def figure(chart: Chart) -> str:
     return f"<figure>{drawing}{tools}</figure>"
 
 
-def folded(table: Table) -> str:
+def folded(table: ReportTable) -> str:
     """Returns the frame of a long table behind its caption; `page.js` fills it when it is opened."""
     caption = escape(table.caption)
     pages = (
@@ -81,7 +81,7 @@ def scrolling(table: str, label: str) -> str:
     return f'<div class="scrolling" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
 
 
-def grid(table: Table) -> str:
+def grid(table: ReportTable) -> str:
     """Returns a short table, readable without a script."""
     kinds = [' class="number"' if place in table.numeric else "" for place in range(len(table.headings))]
     headings = zip(table.headings, kinds, strict=True)

@@ -1,23 +1,54 @@
-"""Commits statements on Delta tables even if another commit came first."""
+"""The entry to `rows/`: commits statements on Delta tables even if another commit came first.
+
+`publish` executes a statement and commits it at once. `stage`, `follow`, `speculate` and `finish` do the same in parts, for batches
+that are computed before their turn.
+"""
 
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pyspark.sql import SparkSession
+
 from lakegate.delta.actions import Action, Body, Captured
 from lakegate.delta.idempotent_writes import APP_ID_CONF, NUMBER_CONF
+from lakegate.delta.jvm import check_jvm, silence
+from lakegate.delta.storage_errors import in_plain_words
 from lakegate.delta.table_log import refuse_catalog
-from lakegate.effects import Protocol, drive
+from lakegate.effects import Steps, drive
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
-from lakegate.rows.conflict.commit_protocol import Followed, Speculation, come, follow, speculate
+from lakegate.rows.commit_attempt import Base
+from lakegate.rows.conflict.commit_protocol import RebasedAhead, Speculation, adopt, rebase_ahead, speculate
 from lakegate.rows.driver_state import Shared
-from lakegate.rows.result import Result
+from lakegate.rows.result import Result, reported
 from lakegate.rows.statement import Dml
-from lakegate.rows.transaction import Base, Meets, Run, unknown
+from lakegate.rows.transaction import Meets, Transaction, unknown
+
+_guard = threading.Lock()
+_publishers: dict[str, Publisher] = {}
+
+
+def publisher(spark: SparkSession) -> Publisher:
+    """Returns the publisher of a session's JVM.
+
+    Raises:
+        MissingExtra: The session was made without Delta, or without Lakegate's jar.
+        UnsupportedTable: The session has a Delta for which this release was not made.
+    """
+    application = str(spark.sparkContext.applicationId)
+    with _guard:
+        if application not in _publishers:
+            check_jvm(spark)
+            # The log of a MERGE whose commit was kept is a fatal error there; real errors are raised anyway.
+            silence(spark, "org.apache.spark.sql.delta.commands.MergeIntoCommand")
+            _publishers.clear()  # a driver has one application at a time
+            _publishers[application] = Publisher(spark)
+        return _publishers[application]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +56,7 @@ class Staged:
     """A statement that was executed, and whose commit is not made yet."""
 
     dml: Dml
-    token: str
+    statement_id: str
     commit: Captured
     base: Base
     since: Version | None = None
@@ -43,12 +74,13 @@ class Staged:
 class Publisher(Shared):
     """Executes and commits the statements of one driver. Safe to use from several threads."""
 
-    def publish(self, dml: Dml, stamp: WriteToken | None = None) -> Result:
+    @in_plain_words()
+    def publish(self, dml: Dml, token: WriteToken | None = None) -> Result:
         """Executes a statement and commits it.
 
         Args:
             dml: The statement.
-            stamp: The token that its commit carries; the caller ensures that the statement itself makes Delta check whether the
+            token: The token that its commit carries; the caller ensures that the statement itself makes Delta check whether the
                 table already has the token. Delta's work after the commit, such as a checkpoint, is then done in the background.
 
         Raises:
@@ -59,13 +91,15 @@ class Publisher(Shared):
         """
         app_id = dml.session.conf.get(APP_ID_CONF, None)
         number = None if app_id is None else dml.session.conf.get(NUMBER_CONF, None)
-        result = Run(self, dml, uuid.uuid4().hex, self.base(dml), stamp=stamp, number=number).to_end(None)
-        if app_id is None or number is None or result.version is not None:
-            return result
-        # If Delta skips a statement, this looks the same as a statement that had nothing to do.
-        stored = dml.jvm.transactions(dml.jvm.snapshot(dml.jvm.delta_log(dml.table)))
-        return replace(result, is_superseded=result.is_superseded or stored.get(app_id, -1) >= int(number))
+        transaction = Transaction(self, dml, uuid.uuid4().hex, self.base(dml), token=token, number=number)
+        result = transaction.to_end(None)
+        if app_id is not None and number is not None and result.version is None:
+            # If Delta skips a statement, this looks the same as a statement that had nothing to do.
+            stored = dml.jvm.transactions(dml.jvm.snapshot(dml.jvm.delta_log(dml.table)))
+            result = replace(result, is_superseded=result.is_superseded or stored.get(app_id, -1) >= int(number))
+        return self.reported(dml, result)
 
+    @in_plain_words()
     def stage(self, dml: Dml) -> Staged:
         """Executes a statement without committing it; `finish` commits it, at any time later.
 
@@ -73,34 +107,35 @@ class Publisher(Shared):
             UnsupportedTable: A catalog makes the table's commits.
             Exception: Any error that the statement itself raises.
         """
-        token, base = uuid.uuid4().hex, self.base(dml)
-        ran = self.gate.run(dml.execute, token=token, is_staged=True, table=dml.table)
+        statement_id, base = uuid.uuid4().hex, self.base(dml)
+        ran = self.gate.run(dml.execute, statement_id=statement_id, is_staged=True, table=dml.table)
         # If it found nothing to do, no commit names its snapshot: it was this version, or a later one.
         nothing = Captured(version=base.version, actions=(), info={}, is_nothing=True)
         commit = ran.commit if isinstance(ran.commit, Captured) else nothing
-        return Staged(dml=dml, token=token, commit=commit, base=base)
+        return Staged(dml=dml, statement_id=statement_id, commit=commit, base=base)
 
     def follow(self, staged: Staged, meets: Meets = unknown) -> Staged:
         """Rebases a staged statement on the commits made since, so that `finish` has less to do; commits nothing.
 
         It never waits for another statement. Returns `staged` unchanged if it needs no rebase, or if only `finish` can decide.
         """
-        return self._followed(staged, follow(staged.commit, staged.speculation), meets)
+        return self._rebased(staged, rebase_ahead(staged.commit, staged.speculation), meets)
 
     def speculate(self, staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
         """Rebases a staged statement speculatively on these files: `follow` and `finish` use the result if they are committed.
 
         Args:
             staged: As `stage` or `follow` returned it.
-            coming: Path → `add`, as `coming` returns them.
+            coming: Path → `add`, as `PendingAppends.adds` returns them.
             meets: Known answers about keys.
         """
-        run = Run(self, staged.dml, staged.token, staged.base, is_ahead=True, meets=meets)
-        return replace(staged, speculation=drive(speculate(staged.commit, coming, staged.speculation), run.answer))
+        transaction = Transaction(self, staged.dml, staged.statement_id, staged.base, takes_lock=False, meets=meets)
+        protocol = speculate(staged.commit, coming, staged.speculation)
+        return replace(staged, speculation=drive(protocol, transaction.answer))
 
-    def _followed(self, staged: Staged, protocol: Protocol[Followed | None], meets: Meets) -> Staged:
-        run = Run(self, staged.dml, staged.token, staged.base, is_ahead=True, meets=meets)
-        followed = drive(protocol, run.answer)
+    def _rebased(self, staged: Staged, protocol: Steps[RebasedAhead | None], meets: Meets) -> Staged:
+        transaction = Transaction(self, staged.dml, staged.statement_id, staged.base, takes_lock=False, meets=meets)
+        followed = drive(protocol, transaction.answer)
         if followed is None:
             return staged
         return replace(
@@ -109,26 +144,33 @@ class Publisher(Shared):
             since=staged.commit.version if staged.since is None else staged.since,
             level=max(staged.level, followed.level),
             reasons=staged.reasons if followed.reason is None else (*staged.reasons, followed.reason),
-            passed={**staged.passed, **run.known},
+            passed={**staged.passed, **transaction.commits.known},
             speculation=None,
         )
 
-    def finish(self, staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Result:
+    @in_plain_words()
+    def finish(self, staged: Staged, token: WriteToken | None = None, meets: Meets = unknown) -> Result:
         """Commits a staged statement, rebased on the commits made since.
 
         Args:
             staged: As `stage` or `follow` returned it; once.
-            stamp: The token for its commit; nothing is written if the table has an equal or later one.
+            token: The token for its commit; nothing is written if the table has an equal or later one.
             meets: Known answers about keys.
         """
         if staged.speculation is not None:
-            staged = self._followed(staged, come(staged.commit, staged.speculation), meets)
-        known = dict(staged.passed)
-        run = Run(self, staged.dml, staged.token, staged.base, stamp=stamp, known=known, meets=meets)
-        run.require_files(staged.commit)
-        result = run.to_end(run.stamped(staged.commit), staged.since)
+            staged = self._rebased(staged, adopt(staged.commit, staged.speculation), meets)
+        transaction = Transaction(
+            self, staged.dml, staged.statement_id, staged.base, token=token, known=staged.passed, meets=meets
+        )
+        transaction.execution.require_files(staged.commit)
+        result = transaction.to_end(transaction.execution.with_token(staged.commit), staged.since)
         reasons = (*staged.reasons, *result.reasons)
-        return replace(result, level=max(staged.level, result.level), attempts=len(reasons) + 1, reasons=reasons)
+        result = replace(result, level=max(staged.level, result.level), attempts=len(reasons) + 1, reasons=reasons)
+        return self.reported(staged.dml, result)
+
+    def reported(self, dml: Dml, result: Result) -> Result:
+        """Passes a statement's result to the callbacks of `lakegate.on_statement`, and returns it."""
+        return reported(result, dml.table, dml.operation.value)
 
     def base(self, dml: Dml) -> Base:
         """Returns the statement's table as this JVM knows it.

@@ -19,10 +19,10 @@ from lakegate.errors import InvalidRequest
 from lakegate.ids import TableLocation
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.conflict_details import telling_conflicts
-from lakegate.rows.execution import location_of, run
 from lakegate.rows.explain import Explanation, explain
 from lakegate.rows.result import Result, with_result
-from lakegate.rows.statement import Dml, relocation
+from lakegate.rows.statement import Dml, location_of, relocation
+from lakegate.rows.thread_scope import run
 
 OptionalCondition = str | Column | None
 OptionalAssignments = Mapping[str, str | Column] | None

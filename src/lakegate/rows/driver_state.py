@@ -14,8 +14,8 @@ from lakegate.delta.gate import Gate
 from lakegate.delta.post_commit import Afterwards
 from lakegate.ids import TableLocation
 from lakegate.rows import shallow_clone
-from lakegate.rows.commit_queue import Line
-from lakegate.rows.pending_appends import Coming
+from lakegate.rows.commit_queue import CommitQueue
+from lakegate.rows.pending_appends import PendingAppends
 from lakegate.rows.small_file_cache import Remembered
 
 
@@ -26,16 +26,16 @@ class Shared:
         self.jvm = commit.private(spark)
         self.gate = Gate(spark)
         self.afterwards = Afterwards()
-        self.coming = Coming()
+        self.pending_appends = PendingAppends()
         self.remembered = Remembered()
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, CommitQueue] = {}
         self._swept_at_s: dict[str, float] = {}
         self._guard = threading.Lock()
 
-    def line(self, table: TableLocation) -> Line:
+    def line(self, table: TableLocation) -> CommitQueue:
         """Returns the commit queue of a table."""
         with self._guard:
-            return self._lines.setdefault(table, Line())
+            return self._lines.setdefault(table, CommitQueue())
 
     def sweep(self, table: TableLocation, root: Any) -> None:
         """Removes scratch logs of killed processes below a table, in the background; at most once per minimum age of such a log."""

@@ -1,253 +1,214 @@
-"""Runs a statement through its driver's publisher, and reports the result."""
+"""Executes a statement with stock Delta, on its table or on some of the table's files, and keeps what Delta would commit."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+import json
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
-from pyspark.sql import DataFrame, SparkSession
-
-from lakegate.delta.actions import Body
-from lakegate.delta.idempotent_writes import APP_ID_CONF, NUMBER_CONF, second_write
-from lakegate.delta.jvm import check_jvm, silence
-from lakegate.delta.storage_errors import in_plain_words
-from lakegate.errors import InvalidRequest
-from lakegate.ids import TableLocation, Version
+from lakegate.delta.actions import Action, Body, Captured, Committed, vector_of
+from lakegate.delta.deletion_vectors import identity, location
+from lakegate.delta.idempotent_writes import NUMBER_CONF
+from lakegate.delta.table_log import CATALOG_FEATURES
+from lakegate.errors import InvalidRequest, UnsupportedTable
+from lakegate.ids import Version
 from lakegate.ports import WriteToken
-from lakegate.rows.committer import Publisher, Staged
-from lakegate.rows.conflict.read_set import Operation
-from lakegate.rows.pending_appends import Announced
-from lakegate.rows.result import Result
+from lakegate.rows import shallow_clone
+from lakegate.rows.concurrent_commits import ConcurrentCommits, facts_of
+from lakegate.rows.conflict.read_set import Reads, Statement, classify
+from lakegate.rows.driver_state import Shared
+from lakegate.rows.row_reader import TableRows
 from lakegate.rows.statement import Dml
-from lakegate.rows.transaction import Meets, unknown
-from lakegate.telemetry.events import StatementPublished
 
-_guard = threading.Lock()
-_publishers: dict[str, Publisher] = {}
-_collectors = threading.local()
-_turn_writes = threading.local()
-_callbacks: list[Callable[[StatementPublished], None]] = []
-LOGGER = logging.getLogger("lakegate")
-
-
-def publisher(spark: SparkSession) -> Publisher:
-    """Returns the publisher of a session's JVM.
-
-    Raises:
-        MissingExtra: The session was made without Delta, or without Lakegate's jar.
-        UnsupportedTable: The session has a Delta for which this release was not made.
-    """
-    application = str(spark.sparkContext.applicationId)
-    with _guard:
-        if application not in _publishers:
-            check_jvm(spark)
-            _leave_lost_merges_to_us(spark)
-            _publishers.clear()  # a driver has one application at a time
-            _publishers[application] = Publisher(spark)
-        return _publishers[application]
+UNSERVED_FEATURES = CATALOG_FEATURES | {
+    "adaptiveMetadata-preview",
+    "icebergCompatV1",
+    "icebergCompatV2",
+    "icebergCompatV3",
+}
+"""A commit of a table with one of these features is more than its actions in the log: for example a manifest of all its files."""
+VECTORS = "delta.enableDeletionVectors"
+ROW_IDS = "delta.enableRowTracking"
 
 
-def _leave_lost_merges_to_us(spark: SparkSession) -> None:
-    """Silences Delta's log of a MERGE whose commit was kept, which is a fatal error there; real errors are raised anyway."""
-    silence(spark, "org.apache.spark.sql.delta.commands.MergeIntoCommand")
-
-
-class Collector:
-    """Takes the one statement of a function: it is executed and not committed."""
-
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-        self.staged: Staged | None = None
-
-    def take(self, dml: Dml) -> Result:
-        """Executes the statement without committing it.
-
-        Raises:
-            InvalidRequest: The function has already made a statement; nothing was written.
-        """
-        if self.staged is not None:
-            raise InvalidRequest(
-                "with coverage `publish` a batch is one statement, as a second one would not see what the first one did; "
-                "nothing was written",
-                advice="Make it one MERGE, or leave the coverage `exclusive`",
-            )
-        self.staged = self._publisher.stage(dml)
-        return Result(version=None, is_superseded=False, level=0, attempts=1, lost_puts=0, reasons=())
-
-
-def stage(spark: SparkSession, table: TableLocation, operation: Operation, execute: Callable[[], object]) -> Staged:
-    """Executes a statement; `finish` commits it. `operation` is `INSERT`, or one that reads the table."""
-    return publisher(spark).stage(Dml(session=spark, table=table, operation=operation, execute=execute))
-
-
-def stage_append(
-    spark: SparkSession, rows: DataFrame, table: TableLocation, options: Mapping[str, str] | None = None
-) -> Staged:
-    """Writes the files of an append; `finish` commits it. `options` are those of Delta's writer."""
-    writer = rows.write.format("delta").mode("append").options(**(options or {}))
-    return stage(spark, table, Operation.INSERT, lambda: writer.save(table))
-
-
-@in_plain_words()
-def put(
-    spark: SparkSession, table: TableLocation, operation: Operation, execute: Callable[[], object], token: WriteToken
-) -> Result:
-    """Executes and commits a statement with a token; Delta's work after the commit, such as a checkpoint, runs in the background.
+class Execution:
+    """The executions of one statement.
 
     Args:
-        spark: The session in which it is executed.
-        table: Its table.
-        operation: `INSERT`, or one that reads the table.
-        execute: Runs it with the token in its options or in the session's settings, so that Delta skips a repeated write.
-        token: The same token.
+        shared: The state of the driver.
+        dml: The statement.
+        statement_id: The id of the statement at the gate.
+        commits: The commits that others have made since.
+        token: The token that the statement's commit carries.
+        number: Number of the token that the session's settings give each commit; an execution may remove it from them.
     """
-    dml = Dml(session=spark, table=table, operation=operation, execute=execute)
-    return _reported(dml, publisher(spark).publish(dml, token))
 
+    def __init__(
+        self,
+        shared: Shared,
+        dml: Dml,
+        statement_id: str,
+        commits: ConcurrentCommits,
+        *,
+        token: WriteToken | None,
+        number: str | None,
+    ) -> None:
+        self._shared, self._dml, self._statement_id, self._commits = shared, dml, statement_id, commits
+        self._token, self._number = token, number
+        self._jvm, self._gate, self._log = dml.jvm, shared.gate, dml.jvm.delta_log(dml.table)
+        self.returned: Any = None
+        """Stock Delta's return value of the last whole execution."""
+        self.computed_on: Version | None = None
+        """The snapshot of the last execution whose commit was kept."""
+        self.seconds = 0.0
+        """Duration of the last execution."""
+        self._stock_id: str | None = None
+        """Transaction id of that commit. Not every store recognizes its own write, so the commit may be in the log all the same."""
+        self._rows: TableRows | None = None
+        self._rows_read_before = 0
 
-@contextmanager
-def collected(spark: SparkSession) -> Iterator[Collector]:
-    """Collects the statement that this thread executes in the block, without committing it; any other commit is refused."""
-    collector = Collector(publisher(spark))
-    _collectors.now = collector
-    try:
-        with publisher(spark).gate.closed():
-            yield collector
-    finally:
-        _collectors.now = None
+    @property
+    def rows(self) -> TableRows:
+        """The reader of the rows that matter to the statement; made at first use."""
+        if self._rows is None:
+            self._rows = TableRows(self._jvm, self._log, self._dml, self._shared.remembered)
+        return self._rows
 
+    @property
+    def rows_read(self) -> int:
+        """The number of rows that were read again to test whether they concern the statement."""
+        return self._rows_read_before + (0 if self._rows is None else self._rows.rows_read)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnWrite:
-    """The one write that user code may make in its turn, or in a step of it, before the next step."""
+    def run(self) -> Captured | Committed:
+        """Executes the whole statement on the table as it is now; keeps its commit if another commit has the version."""
+        # The cached values depend on the table's columns as of the execution before.
+        self._dml.forget()
+        self._rows_read_before, self._rows = self.rows_read, None
+        self._set_number()
+        # The stock commit would not carry the token, so it is staged.
+        with self._jvm.holding(self._log), self._timed():
+            ran = self._gate.run(
+                self._dml.execute,
+                statement_id=self._statement_id,
+                is_staged=self._token is not None,
+                table=self._dml.table,
+            )
+        self.returned = ran.returned
+        if isinstance(ran.commit, Committed):
+            return ran.commit
+        self.computed_on = ran.commit.version
+        self._stock_id = ran.commit.info.get("txnId")
+        return self.with_token(ran.commit)
 
-    session: SparkSession
-    """Its settings carry the token for stock writes."""
-    token: WriteToken
-    since: Mapping[str, Version]
-    """Table → version at which its tokens were read; the tables that the turn fences."""
-    applied: frozenset[str]
-    """Those of them that already have the write."""
+    def run_on(self, files: Sequence[Body], version: Version) -> Captured | Committed:
+        """Executes the statement on these files only, as they are at a version; keeps its commit."""
+        run_on = self._dml.execute_on
+        assert run_on is not None, "a statement that cannot be executed elsewhere is not divisible"
+        self._shared.sweep(self._dml.table, self._log.dataPath())
+        self._set_number()
 
-    def is_meant(self, dml: Dml) -> bool:
-        """Returns True if a statement is this write, and its own session does not carry the token."""
-        return plain(dml.table) in self.since and dml.session.conf.get(APP_ID_CONF, None) != self.token.token_id
+        def stage(path: str) -> Captured | Committed:
+            with self._timed():
+                return self._gate.run(lambda: run_on(path), statement_id=self._statement_id, is_staged=True).commit
 
-    def make(self, dml: Dml) -> Result:
-        """Executes and commits the write, with the token.
+        executed = shallow_clone.staged_on(self._jvm, self._log, self._defined_as_at(version), files, stage)
+        return executed if isinstance(executed, Committed) else self.with_token(executed)
+
+    def with_token(self, commit: Captured) -> Captured:
+        """Adds the statement's token to a commit, and removes one that the session's settings have given it."""
+        if self._token is None:
+            return commit
+        txn = Action("txn", {"appId": self._token.token_id, "version": self._token.number})
+        others = (a for a in commit.actions if a.kind != "txn" or a.body["appId"] != self._token.token_id)
+        info = {**commit.info, "userMetadata": self._token.user_metadata}
+        return replace(commit, actions=(*others, txn), info=info)
+
+    def describe(self) -> Statement:
+        """Classifies the statement by what it reads, and computes now what a rebase needs, while nobody waits.
 
         Raises:
-            InvalidRequest: The write was made before; this is a second one.
+            UnsupportedTable: A feature of the table does not allow a rebase.
         """
-        # As Delta does for stock writes: a write that has used the number removes it from the settings.
-        if self.session.conf.get(NUMBER_CONF, None) != str(self.token.number):
-            raise second_write()
-        if plain(dml.table) in self.applied:
-            result = Result(version=None, is_superseded=True, level=0, attempts=0, lost_puts=0, reasons=())
-        else:
-            shared = publisher(dml.session)
-            staged = replace(shared.stage(dml), since=self.since[plain(dml.table)])
-            result = shared.finish(staged, self.token)
-        if result.version is not None or result.is_superseded:
-            self.session.conf.unset(NUMBER_CONF)
-        return result
+        snapshot = self._log.unsafeVolatileSnapshot()
+        protocol = json.loads(snapshot.protocol().json())["protocol"]
+        features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+        if (unserved := sorted(features & UNSERVED_FEATURES)) and not self._is_stock_there():
+            earlier = self._commits.winning(self.computed_on)
+            raise UnsupportedTable(
+                f"{'the commit was captured' if earlier is None else 'another commit came first'}, and a feature of this table "
+                "does not allow a rebase onto concurrent commits; nothing was written",
+                advice="Run the statement again, or alone, or use a table without the feature",
+                table=self._dml.table,
+                feature=", ".join(unserved),
+                **facts_of(earlier),
+            )
+        properties = json.loads(snapshot.metadata().json())["metaData"].get("configuration") or {}
+        statement = classify(
+            self._dml.facts(
+                has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true"
+            )
+        )
+        match statement.reads:
+            case Reads.KEYS:
+                _ = self.rows, self._dml.described_keys
+            case Reads.ROWS:
+                _ = self.rows, self._dml.described_condition
+        return statement
 
+    def require_files(self, commit: Captured) -> None:
+        """Raises unless the files that a commit adds still exist: VACUUM may remove files that no commit refers to.
 
-@contextmanager
-def in_turn(write: TurnWrite) -> Iterator[None]:
-    """Gives the turn's token to statements that this thread executes in the block, in any session."""
-    before = getattr(_turn_writes, "now", None)
-    _turn_writes.now = write
-    try:
+        This is checked for a staged commit, which may be made at any time later. A commit that lost and is rebased at once is
+        not checked: its files are as old as the statement's duration, and stock Delta does not check them either.
+        """
+        taken = {action.body["path"]: vector_of(action.body) for action in commit.actions if action.kind == "remove"}
+        brought = [a.body["path"] for a in commit.actions if a.kind in ("add", "cdc") and a.body["path"] not in taken]
+        vectors = [
+            vector
+            for action in commit.actions
+            if action.kind == "add" and (vector := action.body.get("deletionVector")) is not None
+            # A vector that the file had before belongs to the table, and is no more at risk than its other files.
+            if identity(vector) != taken.get(action.body["path"])
+        ]
+        named = [(vector["storageType"], where) for vector in vectors if (where := location(vector)) is not None]
+        # Paths in the log are encoded; paths of vectors below the table are not.
+        brought += [quote(where) for kind, where in named if kind == "u"]
+        missing = self._jvm.missing(self._log.dataPath(), brought)
+        absolute = [where for kind, where in named if kind == "p"]
+        if missing is None:
+            missing = next((at for at in absolute if self._jvm.read_bytes(self._jvm.absolute(at)) is None), None)
+        if missing is not None:
+            raise InvalidRequest(
+                "a file that the statement had written is gone, as after VACUUM; nothing was committed",
+                advice="Run the statement again; let VACUUM keep files for longer than statements take",
+                table=self._dml.table,
+                file=missing,
+            )
+
+    def _is_stock_there(self) -> bool:
+        """Returns True if the log has the commit that Delta tried to make."""
+        if self.computed_on is None or self._stock_id is None:
+            return False
+        return self._stock_id in self._commits.changes(self.computed_on).transaction_ids
+
+    def _defined_as_at(self, version: Version) -> Any:
+        """Returns a snapshot with the table's definition at a version: the newest one, if the commits between are known."""
+        newest = self._log.unsafeVolatileSnapshot()
+        if self._commits.has_definition_of(Version(newest.version()), version):
+            return newest
+        with self._jvm.active():
+            return self._log.getSnapshotAt(version, self._jvm.none, self._jvm.none, False)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begun = time.monotonic()
         yield
-    finally:
-        _turn_writes.now = before
+        self.seconds = time.monotonic() - begun
 
-
-@in_plain_words()
-def run(dml: Dml) -> Result:
-    """Executes a statement and commits it."""
-    collector: Collector | None = getattr(_collectors, "now", None)
-    if collector is not None:
-        return collector.take(dml)
-    write: TurnWrite | None = getattr(_turn_writes, "now", None)
-    if write is not None and write.is_meant(dml):
-        return _reported(dml, write.make(dml))
-    return _reported(dml, publisher(dml.session).publish(dml))
-
-
-def plain(location: str) -> str:
-    """Returns a table's location as a key: a path of local disk has one form, however it is written."""
-    return location.removeprefix("file:").replace("//", "/").rstrip("/")
-
-
-@in_plain_words()
-def finish(staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Result:
-    """Commits a staged statement."""
-    return _reported(staged.dml, publisher(staged.dml.session).finish(staged, stamp, meets))
-
-
-def known(staged: Staged) -> Version:
-    """Returns the version of the statement's table that this driver knows."""
-    return publisher(staged.dml.session).base(staged.dml).version
-
-
-def follow(staged: Staged, meets: Meets = unknown) -> Staged:
-    """Rebases a staged statement on the commits made since, without committing it: `finish` then has less to do."""
-    return publisher(staged.dml.session).follow(staged, meets)
-
-
-def speculate(staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
-    """Rebases a staged statement speculatively on pending appends of this driver; see `coming`."""
-    return publisher(staged.dml.session).speculate(staged, coming, meets)
-
-
-def announce(staged: Staged, job: str, batch: int) -> None:
-    """Announces, within this driver, an append that the job is going to commit for a batch."""
-    publisher(staged.dml.session).coming.announce(staged.dml.table, job, batch, staged.commit)
-
-
-def withdraw(spark: SparkSession, table: TableLocation, job: str) -> None:
-    """Withdraws the job's announcement: the append is committed, or will not be."""
-    publisher(spark).coming.withdraw(table, job)
-
-
-def coming(spark: SparkSession, table: TableLocation, jobs: Collection[str] | None = None) -> dict[str, Body]:
-    """Returns path → `add` of the files that these jobs, or all jobs, have announced."""
-    return publisher(spark).coming.adds(table, jobs)
-
-
-def announced(spark: SparkSession, table: TableLocation, job: str) -> Announced | None:
-    """Returns the append that a job has announced."""
-    return publisher(spark).coming.of(table, job)
-
-
-def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[], None]:
-    """Registers a callback for every statement that this process publishes; returns a function that removes it.
-
-    The callback runs in the statement's thread, after its commit; its errors are logged and ignored.
-    """
-    _callbacks.append(callback)
-    return lambda: _callbacks.remove(callback)
-
-
-def _reported(dml: Dml, result: Result) -> Result:
-    """Passes a statement's result to the callbacks, and returns it."""
-    counts = {one.name: getattr(result, one.name) for one in fields(StatementPublished) if hasattr(result, one.name)}
-    event = StatementPublished(table=dml.table, operation=dml.operation.value, **counts)
-    LOGGER.debug("%s", event)
-    for callback in list(_callbacks):
-        try:
-            callback(event)
-        except Exception:
-            LOGGER.exception("a callback for statements failed")
-    return result
-
-
-def location_of(jdt: Any) -> TableLocation:
-    """Returns the table's location of a stock `DeltaTable`'s JVM object."""
-    return TableLocation(str(jdt.deltaLog().dataPath().toString()))
+    def _set_number(self) -> None:
+        if self._number is not None:
+            self._dml.session.conf.set(NUMBER_CONF, self._number)

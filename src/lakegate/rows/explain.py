@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakegate.rows.conflict.concurrency import OTHERS, outcome
-from lakegate.rows.conflict.read_set import Facts, Reads, Statement, classify
+from lakegate.rows.conflict.read_set import Reads, Statement, StatementFacts, classify
+from lakegate.rows.execution import ROW_IDS, VECTORS
 from lakegate.rows.statement import Dml
-from lakegate.rows.transaction import ROW_IDS, VECTORS
 
 READS = {
     Reads.NOTHING: "nothing of the table: it only appends",
@@ -56,7 +56,7 @@ def explain(dml: Dml) -> Explanation:
     jvm = dml.jvm
     metadata = json.loads(jvm.snapshot(jvm.delta_log(dml.table)).metadata().json())["metaData"]
     properties = metadata.get("configuration") or {}
-    facts: Facts = dml.facts(
+    facts: StatementFacts = dml.facts(
         has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true"
     )
     statement: Statement = classify(facts)

@@ -22,7 +22,7 @@ class Announced:
     """Path → `add` of each file."""
 
 
-class Coming:
+class PendingAppends:
     """Pending appends by table and job; one at a time of each. Safe to use from several threads."""
 
     def __init__(self) -> None:

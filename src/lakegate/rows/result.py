@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+
+from lakegate.telemetry.events import StatementPublished
 
 ROWS = {
     "num_updated_rows": ("numUpdatedRows", "numTargetRowsUpdated"),
@@ -15,6 +18,8 @@ ROWS = {
     "num_inserted_rows": ("numTargetRowsInserted", "numOutputRows"),
 }
 """Column of a stock result → metrics of the table's history with the same meaning."""
+LOGGER = logging.getLogger("lakegate")
+_callbacks: list[Callable[[StatementPublished], None]] = []
 
 
 @dataclass(frozen=True)
@@ -82,3 +87,25 @@ def with_result(frame: DataFrame, result: Result) -> DataFrame:
     """Attaches the `Result` to a stock result, as its attribute `lakegate`."""
     frame.__dict__["lakegate"] = result
     return frame
+
+
+def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[], None]:
+    """Registers a callback for every statement that this process publishes; returns a function that removes it.
+
+    The callback runs in the statement's thread, after its commit; its errors are logged and ignored.
+    """
+    _callbacks.append(callback)
+    return lambda: _callbacks.remove(callback)
+
+
+def reported(result: Result, table: str, operation: str) -> Result:
+    """Passes a statement's result to the callbacks, and returns it."""
+    counts = {one.name: getattr(result, one.name) for one in fields(StatementPublished) if hasattr(result, one.name)}
+    event = StatementPublished(table=table, operation=operation, **counts)
+    LOGGER.debug("%s", event)
+    for callback in list(_callbacks):
+        try:
+            callback(event)
+        except Exception:
+            LOGGER.exception("a callback for statements failed")
+    return result

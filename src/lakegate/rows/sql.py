@@ -19,11 +19,11 @@ from lakegate.quoting import quoted
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.conflict_details import telling_conflicts
 from lakegate.rows.delta_table import optimized
-from lakegate.rows.execution import location_of, run
 from lakegate.rows.explain import Explanation, explain
 from lakegate.rows.plan_analysis import EXPRESSIONS, PATTERNS, kind
 from lakegate.rows.result import with_result
-from lakegate.rows.statement import Dml, relocation
+from lakegate.rows.statement import Dml, location_of, relocation
+from lakegate.rows.thread_scope import run
 
 DATASET = "org.apache.spark.sql.classic.Dataset"
 MODES = "org.apache.spark.sql.execution.CommandExecutionMode$"

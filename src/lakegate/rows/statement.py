@@ -19,7 +19,7 @@ from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS, Jvm, scala_object
 from lakegate.ids import TableLocation
 from lakegate.rows.conflict.data_skipping import Among, Both, Compared, Condition, Everything, parse
-from lakegate.rows.conflict.read_set import Facts, Operation
+from lakegate.rows.conflict.read_set import Operation, StatementFacts
 from lakegate.rows.plan_analysis import (
     EXPRESSIONS,
     PATTERNS,
@@ -142,9 +142,9 @@ class Dml:
         for name in ("_empty", "described_condition", "described_keys"):
             self.__dict__.pop(name, None)
 
-    def facts(self, *, has_vectors: bool, has_row_ids: bool) -> Facts:
+    def facts(self, *, has_vectors: bool, has_row_ids: bool) -> StatementFacts:
         """Returns the facts that classify it."""
-        return Facts(
+        return StatementFacts(
             operation=self.operation,
             has_vectors=has_vectors,
             has_row_ids=has_row_ids,
@@ -263,6 +263,18 @@ def relocation(session: SparkSession, table: TableLocation, execute: Callable[[]
             return execute()
 
     return Dml(session=session, table=table, operation=Operation.OPTIMIZE, execute=in_one_commit)
+
+
+def appending(rows: DataFrame, table: TableLocation, options: Mapping[str, str] | None = None) -> Dml:
+    """Returns an INSERT of these rows; `options` are those of Delta's writer."""
+    writer = rows.write.format("delta").mode("append").options(**(options or {}))
+    session = rows.sparkSession
+    return Dml(session=session, table=table, operation=Operation.INSERT, execute=lambda: writer.save(table))
+
+
+def location_of(jdt: Any) -> TableLocation:
+    """Returns the table's location of a stock `DeltaTable`'s JVM object."""
+    return TableLocation(str(jdt.deltaLog().dataPath().toString()))
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class JarSources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerifiedJars:
     """The result of hashing one locked jar in the cache."""
 
     jar: Jar
@@ -209,7 +209,7 @@ def fetch(
 
 def verify(
     sets: Sequence[str], *, sources: JarSources, spark: str | None = None, lock_file: Path = LOCK_FILE
-) -> tuple[Verified, ...]:
+) -> tuple[VerifiedJars, ...]:
     """Hashes each locked jar of `sets` in the cache again. Fetches nothing and changes nothing."""
     found = []
     for jar in locked(sets, spark=spark, lock_file=lock_file):
@@ -219,7 +219,7 @@ def verify(
             state = "missing"
         elif _sha256(file) != jar.sha256:
             state = "damaged"
-        found.append(Verified(jar=jar, file=file, state=state))
+        found.append(VerifiedJars(jar=jar, file=file, state=state))
     return tuple(found)
 
 

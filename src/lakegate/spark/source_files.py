@@ -428,7 +428,7 @@ class _OnDisk:
             raise _unreadable(path, error) from error
 
 
-class Taken:
+class TakenFiles:
     """The files that a stream has planned or read, by Spark's log in its checkpoint; only new parts of the log are read."""
 
     def __init__(self, checkpoint: Path | Stored) -> None:
@@ -441,7 +441,7 @@ class Taken:
         self._read: set[int] = set()
         self._batches: dict[int, list[str]] = {}
 
-    def refresh(self) -> Taken:
+    def refresh(self) -> TakenFiles:
         """Reads the entries added since the last call.
 
         Raises:
@@ -565,7 +565,7 @@ def _is_same_time(path: str, one_ms: int, other_ms: int) -> bool:
     return one_ms == other_ms
 
 
-def moved(there: Listing, taken: Taken) -> tuple[str, str] | None:
+def moved(there: Listing, taken: TakenFiles) -> tuple[str, str] | None:
     """Returns a taken file and its new path if it was moved within the source: Spark would read it again. Else None."""
     waiting = [path for path in there.files if path not in taken.files]
     if not waiting:
@@ -585,7 +585,7 @@ def _on_disk(paths: Sequence[str]) -> Sequence[str]:
 
 def passed_over(
     there: Listing,
-    taken: Taken | None,
+    taken: TakenFiles | None,
     *,
     is_drained: bool,
     still_there: Callable[[Sequence[str]], Sequence[str]] = _on_disk,

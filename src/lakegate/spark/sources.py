@@ -41,7 +41,7 @@ from lakegate.spark.source_files import (
     FileState,
     Listing,
     PassedOver,
-    Taken,
+    TakenFiles,
     as_glob,
     base_of,
     far_listing,
@@ -84,7 +84,7 @@ NOTHING_PASSED_OVER = {
 class Known:
     """A stream's knowledge of its source, kept from one look to the next; see `looked_at`."""
 
-    taken: Taken | None = None
+    taken: TakenFiles | None = None
     """The files that the stream has taken; None where there is no checkpoint."""
     there: Listing | None = None
     """The source's files, as of the last look."""
@@ -133,7 +133,7 @@ def listed(spark: SparkSession, path: str) -> Listing:
 
 
 def compared(
-    spark: SparkSession, source: FilesSource, there: Listing, taken: Taken, *, is_drained: bool
+    spark: SparkSession, source: FilesSource, there: Listing, taken: TakenFiles, *, is_drained: bool
 ) -> list[PassedOver]:
     """Returns the files of a source that are not read, or not read in their present state; see `passed_over`."""
     if is_local(source.path):
@@ -264,7 +264,7 @@ def left_out_columns(source: Source, known: Known) -> list[str]:
     ]
 
 
-def _refuse_other_source(source: FilesSource, there: Listing, taken: Taken) -> None:
+def _refuse_other_source(source: FilesSource, there: Listing, taken: TakenFiles) -> None:
     base = there.base.rstrip("/") + "/"
     if taken.files and not any(f"{path}/".startswith(base) for path in taken.files):
         raise Corrupt(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -18,9 +17,9 @@ from lakegate.errors import Fault, InvalidRequest
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
 from lakegate.quoting import quoted
-from lakegate.rows.committer import Staged
+from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.conflict.read_set import Operation
-from lakegate.rows.execution import announce, finish, put, stage_append, withdraw
+from lakegate.rows.statement import Dml, appending
 from lakegate.spark.fitting import fitted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
 from lakegate.streams.bad_records import (
@@ -33,12 +32,13 @@ from lakegate.streams.bad_records import (
     write_dead_letters,
 )
 from lakegate.streams.interfaces import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
+from lakegate.streams.precomputed import Precomputed
 from lakegate.streams.refresh import Rest
 from lakegate.streams.requests.columns import fields_of
 from lakegate.streams.requests.standing import ColumnMoved, RequestTables
 from lakegate.streams.requests.table import ddl
 from lakegate.streams.requests.unsettled_batch import later_rules
-from lakegate.streams.requests.visibility import Deciding, Look
+from lakegate.streams.requests.visibility import Deciding, RequestsSnapshot
 from lakegate.streams.table_rules import attempted, marked, rules_of
 from lakegate.telemetry.events import Noticed
 
@@ -65,7 +65,7 @@ class _Read:
 class _Computed:
     """A batch after the standing requests were applied to it."""
 
-    look: Look
+    look: RequestsSnapshot
     """The state of the request tables that the batch was computed from."""
     version: Version | None
     """The target's version in which duplicate keys were looked up; None where the stream looks up no keys."""
@@ -75,7 +75,7 @@ class _Computed:
     """Records that break a rule of the table once standing requests have changed them; None where none are kept."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Ahead:
     """A batch that is computed before its turn."""
 
@@ -83,14 +83,12 @@ class _Ahead:
     read: _Read
     rest: Rest
     """Detects that other streams have stopped changing the request tables."""
-    look: Look
+    look: RequestsSnapshot
     """The last state of the request tables that was read."""
     settled: frozenset[str] = frozenset()
     """Other streams that have recorded the outcomes of a batch since this one was read, and have stored no other batch."""
-    computed: _Computed | None = None
+    computed: _Computed | None
     """None where other streams hold the turn, or where they committed while the standing requests were read."""
-    is_taken: bool = False
-    """The turn uses the batch as it is; it is not recomputed any more."""
 
 
 class AppendStream:
@@ -101,9 +99,7 @@ class AppendStream:
             raise TypeError(f"{spec.name} is not an append stream")
         self._spec, self._append, self._table, self._context = spec, spec.kind, table_spec, context
         self._noticed: set[str] = set()
-        self._ahead: _Ahead | None = None
-        self._keeping = threading.Lock()
-        """Held while the batch is recomputed after commits of others."""
+        self._ahead: Precomputed[_Ahead] = Precomputed(self._forget)
         self._deciding = Deciding(context, _deciding_on(context))
         self._standing = RequestTables(context, spec.name)
 
@@ -138,7 +134,7 @@ class AppendStream:
         Raises:
             InvalidRequest: as `run_batch`.
         """
-        self._drop_ahead()
+        self._ahead.drop()
         log, target = self._context.log, self._context.target
         if log.head(target) < 0 or self._standing.is_pending():
             return
@@ -153,8 +149,9 @@ class AppendStream:
         except BaseException:
             read.forget()
             raise
-        self._ahead = _Ahead(batch_id=batch_id, read=read, rest=Rest(self._context.clock), look=look)
-        self._hold(computed)
+        rest = Rest(self._context.clock)
+        self._announce(computed, batch_id)
+        self._ahead.hold(batch_id, _Ahead(batch_id=batch_id, read=read, rest=rest, look=look, computed=computed))
 
     def known(self) -> object:
         """See `StreamKind.known`."""
@@ -166,31 +163,29 @@ class AppendStream:
         It waits until no turn comes first that may add standing requests: by then the turn's holder has recorded its outcomes. An
         earlier recomputation would be repeated with the next batch. It also recomputes when others change nothing for a while.
         """
-        ahead = self._ahead
-        if ahead is None:
-            return
-        with self._keeping:
-            if ahead.is_taken:
-                return
-            look = self._deciding.now()
-            ahead.settled = (ahead.settled | self._deciding.settled(ahead.look, look)) - look.stored.keys()
-            ahead.look, is_at_rest = look, ahead.rest.of(look)
-            if ahead.computed is not None and self._holds(ahead.computed, look):
-                return
-            self._hold(None)
-            if is_at_rest or self._deciding.names & set(before) <= ahead.settled:
-                self._hold(self._computed(ahead.read, look))
+        self._ahead.update(partial(self._kept_up, before=before))
 
-    def _hold(self, computed: _Computed | None) -> None:
-        """Keeps a prepared commit, and announces it to the streams of this driver that take later turns."""
-        assert self._ahead is not None, "a batch was read"
-        self._ahead.computed = computed
+    def _kept_up(self, ahead: _Ahead, *, before: Collection[str]) -> _Ahead:
+        look = self._deciding.now()
+        settled = (ahead.settled | self._deciding.settled(ahead.look, look)) - look.stored.keys()
+        is_at_rest, computed = ahead.rest.of(look), ahead.computed
+        if computed is None or not self._holds(computed, look):
+            self._announce(None, ahead.batch_id)
+            is_due = is_at_rest or self._deciding.names & set(before) <= settled
+            computed = self._computed(ahead.read, look) if is_due else None
+            self._announce(computed, ahead.batch_id)
+        return replace(ahead, look=look, settled=settled, computed=computed)
+
+    def _announce(self, computed: _Computed | None, batch_id: int) -> None:
+        """Announces a prepared commit to the streams of this driver that take later turns; None: withdraws it."""
+        target, job = self._context.target, self._spec.name
+        pending = publisher(self._context.session).pending_appends
         if computed is None:
-            withdraw(self._context.session, self._context.target, self._spec.name)
+            pending.withdraw(target, job)
         else:
-            announce(computed.insert, self._spec.name, self._ahead.batch_id)
+            pending.announce(target, job, batch_id, computed.insert.commit)
 
-    def _computed(self, read: _Read, look: Look) -> _Computed | None:
+    def _computed(self, read: _Read, look: RequestsSnapshot) -> _Computed | None:
         session, target = self._context.session, self._context.target
         version = self._context.log.head(target) if self._append.on_duplicate == "keep_first" else None
         try:
@@ -200,7 +195,7 @@ class AppendStream:
         # Stored requests that count as standing are read at the current version. It must belong to the same moment as the outcomes.
         if look.unrecorded and not self._deciding.is_read(look):
             return None
-        insert = stage_append(session, rows, target, self._options)
+        insert = publisher(session).stage(appending(rows, target, self._options))
         return _Computed(look=look, version=version, insert=insert, refused=refused)
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
@@ -211,7 +206,7 @@ class AppendStream:
                 nothing was written.
         """
         target, log = self._context.target, self._context.log
-        ahead = self._ahead if self._ahead is not None and self._ahead.batch_id == batch_id else None
+        ahead = self._ahead.of(batch_id)
         records = self._records(batch) if ahead is None else None
         if log.head(target) < 0:
             # CREATE makes version 0, and the entry commit follows. A first append that also created the table could not be
@@ -231,18 +226,16 @@ class AppendStream:
         metadata, look = log.metadata(target, log.seen(target)), self._deciding.now()
         insert: Staged | None = None
         refused: DataFrame | None = None
-        if ahead is not None:
-            with self._keeping:  # waits for a recomputation that began before the turn
-                ahead.is_taken = True
+        ahead = self._ahead.take(batch_id)
         if ahead is not None and not _is_same(ahead.read.metadata, metadata):
-            self._drop_ahead()
+            self._ahead.drop()
             ahead = None
         if ahead is not None:
             read = ahead.read
             if ahead.computed is not None and self._holds(ahead.computed, look):
                 insert, refused = ahead.computed.insert, ahead.computed.refused
             else:
-                self._hold(None)
+                self._announce(None, batch_id)
         else:
             read = self._read(self._records(batch) if records is None else records, metadata)
         letters = 0
@@ -266,7 +259,7 @@ class AppendStream:
         finally:
             if ahead is None:
                 read.forget()
-            self._drop_ahead()
+            self._ahead.drop()
         written = self._written_by(tokens[-1], before) if is_new else 0
         return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
 
@@ -275,13 +268,19 @@ class AppendStream:
     ) -> Callable[[WriteToken], object]:
         """Returns the function that writes a batch with a token: it commits the prepared statement, or computes the append now."""
         if insert is not None:
-            return partial(finish, insert)
+            return partial(publisher(self._context.session).finish, insert)
         assert rows is not None, "a batch without a prepared commit has rows"
         session, target = self._context.session, self._context.target
         insert_now = partial(append, rows, target, options=self._options)
         if not is_ahead:
             return insert_now
-        return lambda token: put(session, target, Operation.INSERT, partial(insert_now, token), token)
+
+        def insert_without_stock(token: WriteToken) -> None:
+            execute = partial(insert_now, token)
+            dml = Dml(session=session, table=target, operation=Operation.INSERT, execute=execute)
+            publisher(session).publish(dml, token)
+
+        return insert_without_stock
 
     def _read(self, batch: DataFrame, metadata: TableMetadata, *, is_kept: bool = False) -> _Read:
         """Splits a batch into records that fit and records that do not; `is_kept` if they will be read more than once."""
@@ -294,7 +293,7 @@ class AppendStream:
             bad, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
         return _Read(metadata=metadata, rows=rows, bad=bad, cached=cached)
 
-    def _met(self, read: _Read, look: Look) -> tuple[DataFrame, DataFrame | None]:
+    def _met(self, read: _Read, look: RequestsSnapshot) -> tuple[DataFrame, DataFrame | None]:
         """Returns the rows after the standing requests, and the records that the table then refuses (None: none are kept)."""
         rows, refused, metadata = read.rows, None, read.metadata
         sets = any(isinstance(one.kind, Mutate) and one.kind.set for one in self._deciding.streams)
@@ -312,7 +311,7 @@ class AppendStream:
             rows = self._first_of_key(rows, read.cached)
         return rows.drop(*SOURCE_COLUMNS), refused
 
-    def _holds(self, computed: _Computed, now: Look) -> bool:
+    def _holds(self, computed: _Computed, now: RequestsSnapshot) -> bool:
         """Returns True if no commit has changed the tables that a batch was computed from."""
         # Rows that others append matter only if the stream looks up keys.
         version = computed.version
@@ -320,11 +319,9 @@ class AppendStream:
             return False
         return not self._deciding.changed(computed.look, now)
 
-    def _drop_ahead(self) -> None:
-        if self._ahead is not None:
-            self._hold(None)
-            self._ahead.read.forget()
-            self._ahead = None
+    def _forget(self, ahead: _Ahead) -> None:
+        self._announce(None, ahead.batch_id)
+        ahead.read.forget()
 
     @property
     def _options(self) -> dict[str, str]:
@@ -457,7 +454,7 @@ class AppendStream:
     def _request_tables(self) -> list[TableLocation]:
         return [self._context.requests_of(stream) for stream in self._deciding.streams]
 
-    def _with_standing(self, rows: DataFrame, look: Look, metadata: TableMetadata) -> DataFrame:
+    def _with_standing(self, rows: DataFrame, look: RequestsSnapshot, metadata: TableMetadata) -> DataFrame:
         """Applies the table's standing mutations to the rows, stream by stream."""
         now_ms = self._context.clock.wall_ms()
         for stream in self._deciding.streams:
@@ -472,7 +469,7 @@ class AppendStream:
                 rows = meet(rows, later, stream.kind, metadata)
         return rows
 
-    def _without_erased(self, rows: DataFrame, look: Look, metadata: TableMetadata) -> DataFrame:
+    def _without_erased(self, rows: DataFrame, look: RequestsSnapshot, metadata: TableMetadata) -> DataFrame:
         for stream in self._deciding.streams:
             if not isinstance(stream.kind, Erase):
                 continue

@@ -15,6 +15,7 @@ from lakegate.delta.table_log import DeltaTableLog
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import Clock, WriteToken
 from lakegate.spark.threads import in_parallel
+from lakegate.streams.precomputed import KeptUp
 from lakegate.telemetry.events import EventSink
 
 T = TypeVar("T")
@@ -100,8 +101,8 @@ class BatchResult:
     """An earlier run had written the batch; nothing was written now."""
 
 
-class StreamKind(Protocol):
-    """A kind of stream: `append`, `mutate`, `erase` or `maintain`."""
+class InTurns(KeptUp, Protocol):
+    """Work that is done in turns; a job's `Work` and a stream's `StreamKind` add to it."""
 
     def tables(self) -> tuple[TableLocation, ...]:
         """Returns every table that a turn reads or writes, the target first."""
@@ -117,17 +118,18 @@ class StreamKind(Protocol):
         """
         ...
 
-    def known(self) -> object:
-        """Returns the versions of the tables that `stage` has read, as far as this driver knows them; does not ask storage."""
+    def has_sweep_work(self) -> bool:
+        """Returns True if there is work without new source data: kept requests to test against new matching rows, or files to
+        maintain. Reads the logs only."""
         ...
 
-    def keep_up(self, *, before: Collection[str]) -> None:
-        """Updates the result of `stage` after commits of others, if that is worthwhile before the turn. Commits nothing.
-
-        Args:
-            before: The jobs whose turns may come before.
-        """
+    def idle_at(self) -> Mapping[TableLocation, Version]:
+        """Returns table → version up to which nothing is left to do."""
         ...
+
+
+class StreamKind(InTurns, Protocol):
+    """A kind of stream: `append`, `mutate`, `erase` or `maintain`."""
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Writes one micro-batch; idempotent under the turn's tokens."""
@@ -137,17 +139,8 @@ class StreamKind(Protocol):
         """Computes a micro-batch from the table's definition alone, without its rows and requests; writes nothing."""
         ...
 
-    def has_sweep_work(self) -> bool:
-        """Returns True if there is work without new source data: kept requests to test against new matching rows, or files to
-        maintain. Reads the logs only."""
-        ...
-
     def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
         """Does the work of `has_sweep_work`."""
-        ...
-
-    def idle_at(self) -> Mapping[TableLocation, Version]:
-        """Returns the version of the target up to which nothing is left to do."""
         ...
 
 

@@ -6,7 +6,6 @@ session, Delta refuses a second write without a step, and the fence is read agai
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,10 +20,11 @@ from lakegate.delta.table_log import DeltaTableLog
 from lakegate.errors import InvalidRequest, Unavailable
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import StatementConflict, WriteToken
-from lakegate.rows.committer import Staged
-from lakegate.rows.execution import TurnWrite, collected, finish, follow, in_turn, known, plain
+from lakegate.rows.committer import Staged, publisher
+from lakegate.rows.thread_scope import TurnWrite, collected, entered, plain
 from lakegate.spark.checkpoint import location_of
 from lakegate.streams.job_cancellation import TurnJobs
+from lakegate.streams.precomputed import Precomputed
 from lakegate.streams.requests.standing import refuse_lost
 from lakegate.turns.coordinator import Coordinator
 from lakegate.turns.protocol.fencing import job_token, unpack
@@ -107,7 +107,7 @@ class Turn:
         held = self._held
 
         def statement(token: WriteToken) -> None:
-            finish(staged, token)
+            publisher(self._session).finish(staged, token)
 
         held.write(table, step=0, name=IMPLICIT, statement=statement)
 
@@ -140,7 +140,7 @@ class Turn:
         gate.forget_untokened()
         write = TurnWrite(session=self._session, token=token, since=since, applied=applied)
         try:
-            with single_write(self._session, token), in_turn(write):
+            with single_write(self._session, token), entered(write):
                 yield
         except Exception as error:
             raise_refusal(error)
@@ -156,7 +156,6 @@ class Turn:
 class _Computed:
     """The result of the user's function for a batch, before its turn."""
 
-    batch_id: int
     statement: Staged | None
     seen: Mapping[TableLocation, Version]
     """Versions of the job's tables before the function ran."""
@@ -186,10 +185,8 @@ class Job:
         self._own_ends: ExitStack | None = None
         self._on_batch: OnBatch | None = None
         self._function: Coordinated | None = None
-        self._computed: _Computed | None = None
+        self._ahead: Precomputed[_Computed] = Precomputed()
         self._is_looked_at = False
-        self._keeping = threading.Lock()
-        """Held while the computed statement is rebased or taken."""
 
     @property
     def tables(self) -> tuple[TableLocation, ...]:
@@ -346,20 +343,25 @@ class Job:
         Raises:
             InvalidRequest: the function wants to commit something else; nothing was written.
         """
-        self._computed = None
-        if self._function is not None and self.is_computed_ahead:
-            seen = self.heads()
-            with collected(batch.sparkSession) as collector:
-                self._function.function(batch, batch_id)
-            self._computed = _Computed(batch_id=batch_id, statement=collector.staged, seen=seen)
+        self._ahead.drop()
+        if self.is_computed_ahead:
+            self._ahead.hold(batch_id, self._compute(batch, batch_id))
+
+    def _compute(self, batch: DataFrame, batch_id: int) -> _Computed:
+        assert self._function is not None
+        seen = self.heads()
+        with collected(batch.sparkSession) as collector:
+            self._function.function(batch, batch_id)
+        return _Computed(statement=collector.staged, seen=seen)
 
     def run_batch(self, held: HeldTurn, batch: DataFrame, batch_id: int) -> None:
         """Runs the user's function on one micro-batch in the turn, or commits the statement that it computed before the turn."""
         assert self._function is not None
-        with self._keeping:  # from here on `keep_up` does not rebase the statement any more
-            if self.is_computed_ahead and not self._holds(batch_id):
-                self.stage(batch, batch_id)
-            computed, self._computed = self._computed, None
+        computed: _Computed | None = None
+        if self.is_computed_ahead:
+            computed = self._ahead.take(batch_id)
+            if computed is None or not self._holds(computed):
+                computed = self._compute(batch, batch_id)
         self._enter(held)
         self._batch_turn = Turn(held, batch.sparkSession, self._tables)
         try:
@@ -369,24 +371,26 @@ class Job:
                 self._batch_turn.put(computed.statement)
         finally:
             self._batch_turn = None
+            self._ahead.drop()
 
     def known(self) -> Version | None:
         """Returns the version of the computed statement's table, as far as this driver knows."""
-        computed = self._computed
-        return None if computed is None or computed.statement is None else known(computed.statement)
+        computed = self._ahead.now()
+        if computed is None or computed.statement is None:
+            return None
+        return publisher(self._spark).base(computed.statement.dml).version
 
     def keep_up(self, *, before: Collection[str]) -> None:
         """Rebases the computed statement onto the commits that others have made to its table since."""
-        with self._keeping:
-            computed = self._computed
-            if computed is not None and computed.statement is not None:
-                self._computed = replace(computed, statement=follow(computed.statement))
+        self._ahead.update(self._followed)
 
-    def _holds(self, batch_id: int) -> bool:
-        """Returns True if this batch was computed and the tables it read are unchanged, apart from the statement's own table."""
-        computed = self._computed
-        if computed is None or computed.batch_id != batch_id:
-            return False
+    def _followed(self, computed: _Computed) -> _Computed:
+        if computed.statement is None:
+            return computed
+        return replace(computed, statement=publisher(self._spark).follow(computed.statement))
+
+    def _holds(self, computed: _Computed) -> bool:
+        """Returns True if the tables that a batch read are unchanged, apart from its statement's own table."""
         own = None if computed.statement is None else plain(computed.statement.dml.table)
         read = [(table, since) for table, since in computed.seen.items() if plain(table) != own]
         return all(self._log.is_unchanged(table, since) for table, since in read)

@@ -18,7 +18,7 @@ from lakegate.ids import TableLocation, Version
 from lakegate.spark.checkpoint import Checkpoint
 from lakegate.spark.kafka_topics import Topics
 from lakegate.spark.log_stores import log_store_of
-from lakegate.spark.source_files import PassedOver, Taken
+from lakegate.spark.source_files import PassedOver, TakenFiles
 from lakegate.spark.sources import Known, compared, file_trouble, left_out_columns, placed, read_stream, require_files
 from lakegate.streams.append import AppendStream
 from lakegate.streams.interfaces import StreamContext, StreamKind
@@ -135,7 +135,7 @@ class StreamWork:
                 self._leave_out(text)
         if is_files and self._source.taken is None:
             path = local_path(self._spec.checkpoint)
-            self._source.taken = Taken(checkpoint if path is None else path)
+            self._source.taken = TakenFiles(checkpoint if path is None else path)
         frame = read_stream(
             self._context.session, self._spec.source, self._source, max_rows_per_batch=self._spec.max_rows_per_batch
         )

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from lakegate.delta.gate import Gate
 from lakegate.ports import Clock
+from lakegate.streams.precomputed import KeptUp
 
 LOOK_S = 0.1
 """How often this driver's own knowledge of new commits is checked, without a request to storage."""
@@ -42,20 +43,12 @@ class Rest:
         return now_s - self._since_s >= REST_S
 
 
-class Ahead(Protocol):
-    """Work that computes batches before their turn; a `Work` is one."""
+class Ahead(KeptUp, Protocol):
+    """Work that may compute batches before their turn; a `Work` is one."""
 
     @property
     def is_computed_ahead(self) -> bool:
-        """Returns True if the work computes its batches before their turn."""
-        ...
-
-    def known(self) -> object:
-        """Returns the versions of the tables that were read, as far as this driver knows; does not ask storage."""
-        ...
-
-    def keep_up(self, *, before: Collection[str]) -> None:
-        """Updates the computed batch after commits of others; `before`: jobs whose turns may come before this job's."""
+        """Returns True if the work computes its batches before their turn: the job is then busy before it asks for its turn."""
         ...
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakegate.ids import TableLocation, Version
+from lakegate.streams.interfaces import InTurns
+from lakegate.streams.refresh import Ahead
 from lakegate.turns.turn import HeldTurn
 
 
-class Work(Protocol):
+class Work(InTurns, Ahead, Protocol):
     """The work of one job, done in turns."""
 
     @property
@@ -25,43 +26,12 @@ class Work(Protocol):
         """Number of micro-batches after which a turn ends although a backlog is left, so that others get theirs."""
         ...
 
-    @property
-    def is_computed_ahead(self) -> bool:
-        """Returns True if `stage` prepares batches: the job is then busy before it asks for its turn."""
-        ...
-
-    def tables(self) -> tuple[TableLocation, ...]:
-        """Returns every table that a turn of this job reads or writes."""
-        ...
-
     def prepare(self) -> None:
         """Creates what must exist before the first turn; leaves everything that exists unchanged."""
         ...
 
     def query(self, on_batch: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         """Returns a new writer of the source, without a trigger, whose sink function calls `on_batch`."""
-        ...
-
-    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
-        """Prepares a micro-batch before its turn is requested.
-
-        Args:
-            batch: The micro-batch.
-            batch_id: Its number.
-            before: The jobs whose turns may come before.
-        """
-        ...
-
-    def known(self) -> object:
-        """Returns the versions of the tables that `stage` has read, as far as this driver knows; does not ask storage."""
-        ...
-
-    def keep_up(self, *, before: Collection[str]) -> None:
-        """Updates the result of `stage` after commits of others; called repeatedly while the job waits for its turn.
-
-        Args:
-            before: The jobs whose turns may come before.
-        """
         ...
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
@@ -72,14 +42,6 @@ class Work(Protocol):
         """Returns the parts of the source that were not read, one sentence per reason; called after a query has read everything."""
         ...
 
-    def has_sweep_work(self) -> bool:
-        """Returns True if data kept from earlier batches must be tested against newer rows."""
-        ...
-
     def run_sweep(self, turn: HeldTurn, batch_id: int) -> None:
-        """Tests kept data against newer rows."""
-        ...
-
-    def idle_at(self) -> Mapping[TableLocation, Version]:
-        """Returns table → version up to which nothing is left to do."""
+        """Does the work of `has_sweep_work`."""
         ...

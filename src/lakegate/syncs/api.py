@@ -23,7 +23,7 @@ from lakegate.config.yaml_nodes import Faults, from_values
 from lakegate.errors import InvalidRequest, Unavailable
 from lakegate.syncs.patience import Patience
 from lakegate.syncs.plan import source_position
-from lakegate.syncs.plan.apply_protocol import Progress
+from lakegate.syncs.plan.apply_protocol import SyncProgress
 from lakegate.syncs.plan.change import Batch, Image
 from lakegate.syncs.plan.dead_letters import KeptRow, corrected
 from lakegate.syncs.plan.difference import Difference
@@ -42,7 +42,7 @@ from lakegate.syncs.verify import (
     ComparedTable,
     Found,
     ReadRecords,
-    Verified,
+    VerifiedSync,
     as_net,
     in_both,
     repair_net,
@@ -175,7 +175,7 @@ def open_target(dsn: str, *, key: Sequence[str] = ()) -> SqlTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class SyncStatus:
     """The progress of a database."""
 
     sync: str
@@ -436,7 +436,7 @@ class Keeper:
         """
         return self._source.fingerprint()
 
-    def verify(self, listed_max: int, *, source_dsn: str | None = None, found: Found | None = None) -> Verified:
+    def verify(self, listed_max: int, *, source_dsn: str | None = None, found: Found | None = None) -> VerifiedSync:
         """Compares the target with the source. Writes only temporary tables.
 
         The source is read independently of the sync's reader: from its own database, if its address is given here or in the
@@ -458,7 +458,7 @@ class Keeper:
                 has_more=self._has_more, found=told,
             )  # fmt: skip
 
-        def look(listed: int) -> Verified:
+        def look(listed: int) -> VerifiedSync:
             with open_source_rows(dsn, self._spec.to) as database:
                 return verify_database(
                     database, self._target, stream=self.stream, tables=self._source_tables(), listed_max=listed,
@@ -490,7 +490,7 @@ class Keeper:
         tables = [self._spec.table or source.table] if isinstance(source, TableSource) else list(self._source_tables())
         return self._target.move_sequences(tables)
 
-    def repair(self, *, source_dsn: str | None = None) -> tuple[int, Verified]:
+    def repair(self, *, source_dsn: str | None = None) -> tuple[int, VerifiedSync]:
         """Repairs the differences that `verify` finds, in batches at the target's position.
 
         Returns the number of rows, and the remaining differences. Rows that the source does not have are deleted; the others are
@@ -522,14 +522,14 @@ class Keeper:
             repaired += len(net)
         return repaired, self.verify(LISTED_MAX, source_dsn=source_dsn)
 
-    def _reader(self) -> Callable[[Progress], contextlib.AbstractContextManager[ReadRecords]] | None:
+    def _reader(self) -> Callable[[SyncProgress], contextlib.AbstractContextManager[ReadRecords]] | None:
         """Returns a reader of the source's records independent of the sync's; None for a table, which knows its rows."""
         spec = self._spec
         if isinstance(spec.source, TableSource):
             return None
 
         @contextlib.contextmanager
-        def read(progress: Progress) -> Iterator[ReadRecords]:
+        def read(progress: SyncProgress) -> Iterator[ReadRecords]:
             with Records() as records:
                 records.shows_actions = spec.foreign_key_actions == "in_log"
                 records.counts_unread = spec.on_violation == "quarantine"
@@ -568,7 +568,7 @@ class Keeper:
 
         return of(is_metadata=False), None if logs.transactions is None else of(is_metadata=True)
 
-    def _has_more(self, progress: Progress) -> bool:
+    def _has_more(self, progress: SyncProgress) -> bool:
         """Returns whether a run would apply more changes now."""
         return any(batch.size for batch in pending_batches(self._source, progress, self._settings))
 
@@ -587,7 +587,7 @@ class Keeper:
             sources.setdefault(self._spec.table, {self._spec.table: None})
         return {target: next(iter(met)) if len(met) == 1 else "" for target, met in sources.items()}
 
-    def standing(self) -> Standing:
+    def standing(self) -> SyncStatus:
         """Returns the progress of the target. Writes nothing.
 
         Raises:
@@ -596,7 +596,7 @@ class Keeper:
         progress = self._target.progress(self.stream)
         has_begun = progress is not None and progress.position >= 0
         waits_for, since_ms = (None if progress is None else source_position.waiting(progress.place)) or (None, None)
-        return Standing(
+        return SyncStatus(
             sync=self.name,
             stream=self.stream,
             position=progress.position if progress is not None and has_begun else None,
@@ -713,7 +713,7 @@ class Keeper:
         settings = replace(self._settings, mode="atomic")
         return apply_one(whole, self._target, progress.last_batch + 1, settings)
 
-    def _refuse_rows(self, progress: Progress) -> None:
+    def _refuse_rows(self, progress: SyncProgress) -> None:
         """Refuses an initial load into a table with rows, because the load deletes no rows that its snapshot lacks."""
         source = self._spec.source
         if not isinstance(source, TableSource) or source.start != "snapshot":

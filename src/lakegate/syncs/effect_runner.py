@@ -6,18 +6,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, assert_never
 
-from lakegate.effects import Protocol, drive
-from lakegate.syncs.plan.apply_protocol import Apply, Assign, Begin, Finish, Look, Outcome, Stage
+from lakegate.effects import Steps, drive
+from lakegate.syncs.plan.apply_protocol import Apply, Assign, Begin, Finish, LookUp, SlotOutcome, Stage
 from lakegate.syncs.ports import TargetDatabase
 
 R = TypeVar("R")
-AnyEffect = Stage | Look | Assign | Begin | Apply | Finish
+AnyEffect = Stage | LookUp | Assign | Begin | Apply | Finish
 Seen = Callable[[AnyEffect], None]
 """Called before each effect."""
 
 
 def run_protocol(
-    protocol: Protocol[R], target: TargetDatabase, *, parallelism: int, seen: Seen = lambda effect: None
+    protocol: Steps[R], target: TargetDatabase, *, parallelism: int, seen: Seen = lambda effect: None
 ) -> R:
     """Runs the protocol to its end.
 
@@ -40,7 +40,7 @@ def answered(effect: AnyEffect, target: TargetDatabase, parallelism: int) -> obj
     match effect:
         case Stage():
             return target.stage(effect.net, effect.slots)
-        case Look():
+        case LookUp():
             return target.look(effect.net, duplicates=effect.duplicates)
         case Assign():
             target.assign(effect.assignment)
@@ -55,8 +55,8 @@ def answered(effect: AnyEffect, target: TargetDatabase, parallelism: int) -> obj
     return None
 
 
-def _apply(effect: Apply, target: TargetDatabase, parallelism: int) -> tuple[Outcome, ...]:
-    def one(slot: int) -> Outcome:
+def _apply(effect: Apply, target: TargetDatabase, parallelism: int) -> tuple[SlotOutcome, ...]:
+    def one(slot: int) -> SlotOutcome:
         return target.apply(effect.net, slot, finish=effect.finish, dead=effect.dead, is_trial=effect.is_trial)
 
     if len(effect.slots) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from lakegate.syncs.plan.apply_protocol import DeadRow, Outcome, Progress, Refusal
+from lakegate.syncs.plan.apply_protocol import DeadRow, Refusal, SlotOutcome, SyncProgress
 from lakegate.syncs.plan.change import Change, Image
 from lakegate.syncs.plan.conflict_graph import Assignment, Found
 from lakegate.syncs.plan.dead_letters import KeptRow
@@ -75,7 +75,7 @@ class TargetView(Protocol):
         """See `TargetDatabase`."""
         ...
 
-    def progress(self, stream: str) -> Progress | None:
+    def progress(self, stream: str) -> SyncProgress | None:
         """Returns the target's record of a stream; None if there is no stream of that name."""
         ...
 
@@ -95,6 +95,8 @@ class DefinitionChanged(Exception):
 class TargetDatabase(Protocol):
     """A database to which one writer applies batches of one stream. Blocking.
 
+    A new SQL database does not implement this protocol: it implements `targets/dialect.py::Dialect`, and `SqlTarget` does the rest.
+
     `stage`, `look`, `assign`, `begin`, `apply` and `finish` belong to one batch and are called in this order; `apply` may be
     called from several threads, for different slots. Each of them is one transaction behind the fence: it raises `Fenced`,
     and changes nothing, if a later epoch has opened the stream or the batch was applied. Deadlocks, serialization failures and
@@ -112,7 +114,7 @@ class TargetDatabase(Protocol):
         """The recommended maximum number of rows in a slot; None for no limit."""
         ...
 
-    def open_stream(self, stream: str, *, epoch: int | None = None) -> Progress:
+    def open_stream(self, stream: str, *, epoch: int | None = None) -> SyncProgress:
         """Takes the stream over: from now on, writers of lower epochs are refused.
 
         Args:
@@ -175,7 +177,7 @@ class TargetDatabase(Protocol):
         ...
 
     def begin(self, net: Net) -> None:
-        """Records durably that this batch was begun: sets `Progress.pending` until the batch is finished.
+        """Records durably that this batch was begun: sets `SyncProgress.pending` until the batch is finished.
 
         Raises:
             StagedRowsLost: The target lost the staged rows.
@@ -184,7 +186,7 @@ class TargetDatabase(Protocol):
 
     def apply(
         self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
-    ) -> Outcome:
+    ) -> SlotOutcome:
         """Applies the rows of one slot, or of `ALL`, in one transaction. Idempotent.
 
         Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lakegate.errors import InvalidRequest
 from lakegate.syncs.plan import source_position
-from lakegate.syncs.plan.apply_protocol import Progress, whole_because
+from lakegate.syncs.plan.apply_protocol import SyncProgress, whole_because
 from lakegate.syncs.plan.change import Batch
 from lakegate.syncs.plan.conflict_graph import assign, with_queues
 from lakegate.syncs.ports import ChangeSource, DefinitionChanged, TargetView
@@ -18,7 +18,7 @@ TOGETHER = "one takes a value that another one releases, or a foreign key connec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class RefusedRow:
     """A row that cannot be applied as it is."""
 
     table: str
@@ -50,7 +50,7 @@ class NextBatch:
     transactions: int
     serial: tuple[str, ...]
     """The parts of the batch that are not distributed, and why."""
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[RefusedRow, ...]
     statement: str | None
     """The DDL statement, if the batch is one."""
 
@@ -65,16 +65,16 @@ def explain(
         CheckpointMismatch: An unfinished batch cannot be read again as it was.
     """
     how = settings or SyncSettings()
-    progress = target.progress(stream) or Progress(epoch=0, last_batch=0, position=-1)
+    progress = target.progress(stream) or SyncProgress(epoch=0, last_batch=0, position=-1)
     batch = next(pending_batches(source, progress, how), None)
     if batch is None:
         return None
     if batch.ddl is not None:
-        troubles: tuple[Trouble, ...] = ()
+        troubles: tuple[RefusedRow, ...] = ()
         try:
             allow_definition(batch.ddl, target, how, source_position.tables(progress.place))
         except InvalidRequest as error:
-            troubles = (Trouble(table=batch.ddl.table, key="", position=batch.through, reason=error.message),)
+            troubles = (RefusedRow(table=batch.ddl.table, key="", position=batch.through, reason=error.message),)
         return NextBatch(
             batch=progress.last_batch + 1, changes=1, through=batch.through, is_begun=progress.pending is not None,
             rows={}, edges=0, components=0, largest=0, in_components=0, transactions=1,
@@ -86,7 +86,7 @@ def explain(
         return _explained(batch, target, progress, stream, how)
 
 
-def _explained(batch: Batch, target: TargetView, progress: Progress, stream: str, how: SyncSettings) -> NextBatch:
+def _explained(batch: Batch, target: TargetView, progress: SyncProgress, stream: str, how: SyncSettings) -> NextBatch:
     ready = prepared(batch, target, how)
     net = ready.net
     because = list(whole_because(net, how.mode))
@@ -134,7 +134,7 @@ def _explained(batch: Batch, target: TargetView, progress: Progress, stream: str
         transactions=slots,
         serial=tuple(serial),
         troubles=tuple(
-            Trouble(
+            RefusedRow(
                 table=net.rows[n].table,
                 key=json.dumps(net.rows[n].key, default=str),
                 position=net.rows[n].seq,

@@ -19,7 +19,7 @@ from lakegate.errors import (
 )
 from lakegate.syncs.effect_runner import Seen, run_protocol
 from lakegate.syncs.plan import source_position
-from lakegate.syncs.plan.apply_protocol import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
+from lakegate.syncs.plan.apply_protocol import Complete, Mode, OnViolation, Stopped, SyncProgress, apply_batch
 from lakegate.syncs.plan.change import NO_ROWS, Batch, Change, batches
 from lakegate.syncs.plan.conflict_graph import conflict_queue
 from lakegate.syncs.plan.dead_letters import joined
@@ -104,7 +104,7 @@ def run(
 def carry(
     source: ChangeSource,
     target: TargetDatabase,
-    progress: Progress,
+    progress: SyncProgress,
     how: SyncSettings,
     seen: Seen = lambda effect: None,
 ) -> Iterator[AppliedBatch]:
@@ -287,7 +287,7 @@ def ahead(items: Iterator[T]) -> Generator[T, None, None]:
             yield item
 
 
-def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings) -> Iterator[Batch]:
+def pending_batches(source: ChangeSource, progress: SyncProgress, how: SyncSettings) -> Iterator[Batch]:
     """Yields the source's current changes after `progress`, in batches.
 
     Raises:
@@ -305,7 +305,7 @@ def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings)
         yield batch
 
 
-def _groups(source: ChangeSource, progress: Progress, how: SyncSettings) -> Iterator[tuple[Change, ...]]:
+def _groups(source: ChangeSource, progress: SyncProgress, how: SyncSettings) -> Iterator[tuple[Change, ...]]:
     """Yields the transactions after `progress`; first, if `pending_place` is set, exactly those of the unfinished batch."""
     if how.on_violation == "quarantine" and isinstance(source, SetsApart):
         source = source.setting_apart()

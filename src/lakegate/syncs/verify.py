@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from lakegate.errors import InvalidRequest, Unavailable
-from lakegate.syncs.plan.apply_protocol import Progress
+from lakegate.syncs.plan.apply_protocol import SyncProgress
 from lakegate.syncs.plan.change import Image
 from lakegate.syncs.plan.dead_letters import KeptRow
 from lakegate.syncs.plan.difference import Difference
@@ -55,7 +55,7 @@ class ComparedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerifiedSync:
     """The result of comparing a target with its source, both at one position."""
 
     stream: str
@@ -96,7 +96,7 @@ class KnowsItsRows(Protocol):
 class Comparison(Protocol):
     """A snapshot of a target, for any length of time."""
 
-    progress: Progress | None
+    progress: SyncProgress | None
     set_apart: int
 
     def rows(self, table: TableSchema) -> int:
@@ -193,10 +193,10 @@ def verify(
     *,
     stream: str,
     listed_max: int = LISTED_MAX,
-    read: Callable[[Progress], contextlib.AbstractContextManager[ReadRecords]] | None = None,
-    has_more: Callable[[Progress], bool] = lambda progress: True,
+    read: Callable[[SyncProgress], contextlib.AbstractContextManager[ReadRecords]] | None = None,
+    has_more: Callable[[SyncProgress], bool] = lambda progress: True,
     found: Found = lambda table, differences, row: None,
-) -> Verified:
+) -> VerifiedSync:
     """Compares the target with the source at the target's own position.
 
     Args:
@@ -213,7 +213,7 @@ def verify(
         Unavailable: A batch is unfinished, so the target is at no position of the source.
     """
 
-    def work(comparison: Comparison) -> Verified:
+    def work(comparison: Comparison) -> VerifiedSync:
         progress = begun(comparison, stream)
         reading = (read or (lambda progress: contextlib.nullcontext(_Plain(source, progress))))(progress)
         with reading as records:
@@ -225,7 +225,7 @@ def verify(
                 compared = tuple(
                     _of_table(name, tables, replay, records, comparison, listed_max, target, found) for name in names
                 )
-            return Verified(
+            return VerifiedSync(
                 stream=stream, position=progress.position, last_batch=progress.last_batch, set_apart=comparison.set_apart,
                 tables=compared, behind=0 if is_all else records.beyond, unfinished=records.unfinished,
                 passed_over=records.beyond if is_all else 0, unread=records.unread,
@@ -234,7 +234,7 @@ def verify(
     return marked(target.compare(stream, work), target.kept_rows(stream))
 
 
-def begun(comparison: Comparison, stream: str) -> Progress:
+def begun(comparison: Comparison, stream: str) -> SyncProgress:
     """Returns the progress of the target.
 
     Raises:
@@ -257,7 +257,7 @@ def begun(comparison: Comparison, stream: str) -> Progress:
     return progress
 
 
-def marked(verified: Verified, letters: Sequence[KeptRow]) -> Verified:
+def marked(verified: VerifiedSync, letters: Sequence[KeptRow]) -> VerifiedSync:
     """Marks the differences of quarantined rows."""
     known = {(one.table, canonical(one.key)) for one in letters}
 
@@ -282,7 +282,7 @@ def as_net(
     return tuple(rows)
 
 
-def repair_net(rows: Sequence[NetRow], progress: Progress) -> Net:
+def repair_net(rows: Sequence[NetRow], progress: SyncProgress) -> Net:
     """Returns a batch of rows that differ, at the target's position."""
     return Net(rows=tuple(rows), changes=len(rows), through=progress.position, place=progress.place)
 
@@ -292,7 +292,7 @@ class _Plain:
     """The changes or rows of a source, as records."""
 
     source: ChangeSource
-    progress: Progress
+    progress: SyncProgress
     beyond: int = 0
     unfinished: int = 0
     unread: int = 0
@@ -389,9 +389,9 @@ def verify_database(
     stream: str,
     tables: Mapping[str, str],
     listed_max: int = LISTED_MAX,
-    has_more: Callable[[Progress], bool] = lambda progress: False,
+    has_more: Callable[[SyncProgress], bool] = lambda progress: False,
     found: Found = lambda table, differences, row: None,
-) -> Verified:
+) -> VerifiedSync:
     """Compares the target with the source's database, both in their current state.
 
     Args:
@@ -408,7 +408,7 @@ def verify_database(
         Unavailable: A batch is unfinished.
     """
 
-    def work(comparison: Comparison) -> Verified:
+    def work(comparison: Comparison) -> VerifiedSync:
         progress = begun(comparison, stream)
         known, names = _met(target, list(tables))
         compared = []
@@ -423,7 +423,7 @@ def verify_database(
                 continue
             row = database_row(database, name)
             compared.append(of_table(known[name], database, comparison, listed_max, database.notes(name), found, row))
-        return Verified(
+        return VerifiedSync(
             stream=stream, position=progress.position, last_batch=progress.last_batch, set_apart=comparison.set_apart,
             tables=tuple(compared), behind=int(has_more(progress)),
         )  # fmt: skip
@@ -436,7 +436,7 @@ def database_row(database: SourceDatabase, name: str) -> Callable[[Key], Image |
     return lambda key: database.row(name, key)
 
 
-def in_both(first: Verified, second: Verified) -> Verified:
+def in_both(first: VerifiedSync, second: VerifiedSync) -> VerifiedSync:
     """Returns the second result with only those differences that the first one had, too: others were changes in transit."""
     before = {(one.table, canonical(one.key), one.kind) for table in first.tables for one in table.listed}
 

@@ -9,13 +9,13 @@ from typing import assert_never
 from lakegate.errors import LostTurn, TurnNotGranted
 from lakegate.ids import Epoch, JobName, Nonce, TableLocation, TokenId, Version
 from lakegate.telemetry.events import JobIdle, Noticed, TurnEnded, TurnGranted
-from lakegate.turns.effect_runner import Driver, Ports, Process
+from lakegate.turns.effect_runner import EffectRunner, Process, RunnerPorts
 from lakegate.turns.heartbeat import Heartbeat
 from lakegate.turns.ports import StoreSession
 from lakegate.turns.protocol import protocol, transitions
 from lakegate.turns.protocol.effects import Attempt
 from lakegate.turns.protocol.lock_record import Holder, LockRecord
-from lakegate.turns.protocol.protocol import CheckpointView, Granted, Order, Refused, SessionLost, Turn
+from lakegate.turns.protocol.protocol import CheckpointView, Granted, GrantedTurn, NotGranted, Order, SessionLost
 from lakegate.turns.protocol.transitions import Sessions
 from lakegate.turns.turn import HeldTurn
 
@@ -31,7 +31,7 @@ class Coordinator:
 
     def __init__(
         self,
-        ports: Ports,
+        ports: RunnerPorts,
         *,
         lock: str,
         job: str,
@@ -45,7 +45,7 @@ class Coordinator:
         self.run = ports.randomness.uuid()
         """Names this run in the record and in the ledger."""
         self._ports, self._process, self._lock_timeout_s = ports, process, lock_timeout_s
-        self._driver = Driver(ports, lock=lock, job=self.job, process=process, check=self.check)
+        self._driver = EffectRunner(ports, lock=lock, job=self.job, process=process, check=self.check)
         self._on_lost, self._known_epoch = on_lost, known_epoch
         self._session: StoreSession | None = None
         self._heartbeat: Heartbeat | None = None
@@ -239,7 +239,7 @@ class Coordinator:
                         waited_ms=waited_ms,
                     )
                 )
-                turn = Turn(lock=self.lock, job=self.job, nonce=nonce, epoch=taken.epoch, token_id=token_id)
+                turn = GrantedTurn(lock=self.lock, job=self.job, nonce=nonce, epoch=taken.epoch, token_id=token_id)
                 granted_row = replace(
                     row,
                     epoch=taken.epoch,
@@ -257,7 +257,7 @@ class Coordinator:
                     left_s=self._left_s,
                 )
                 return self._turn
-            case Refused():
+            case NotGranted():
                 reason = f"{taken.reason} (waited {timeout_s:g} s)"
                 self._ports.events.emit(replace(row, released_at_ms=self._ports.clock.wall_ms(), reason=reason))
                 held = taken.holder

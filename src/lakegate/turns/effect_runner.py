@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, assert_never
 
-from lakegate.effects import Protocol, drive
+from lakegate.effects import Steps, drive
 from lakegate.errors import LostTurn, StoreUnavailable, Unavailable
 from lakegate.ids import JobName, TableLocation
 from lakegate.ports import Clock, Randomness
@@ -19,12 +19,12 @@ from lakegate.turns.protocol.effects import (
     CasReply,
     CommitEntry,
     CompareAndSet,
-    Execute,
     FindMark,
     LiveSessions,
     NoteTurn,
     ReadRecord,
     ReadTokens,
+    RunStatement,
     Stored,
     TableTokens,
     WaitForChange,
@@ -54,7 +54,7 @@ AnyEffect = (
     | ReadTokens
     | CommitEntry
     | FindMark
-    | Execute
+    | RunStatement
 )
 
 
@@ -73,7 +73,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class RunnerPorts:
     """The adapters that a coordinator is driven with."""
 
     store: TurnStore
@@ -85,12 +85,12 @@ class Ports:
     """Refuses commits of this process outside of a turn; None where no gate is installed."""
 
 
-class Driver:
+class EffectRunner:
     """Runs pieces of the protocol for one run of one job on one lock."""
 
     def __init__(
         self,
-        ports: Ports,
+        ports: RunnerPorts,
         *,
         lock: str,
         job: JobName,
@@ -139,7 +139,7 @@ class Driver:
         """The seconds for which a store may refuse changes or leave outcomes unknown; fewer after `cancel`."""
         return CANCELLED_S if self._is_cancelled else PATIENCE_S
 
-    def run(self, steps: Protocol[R], execute: Callable[[Execute], Literal["done", "conflict"]] | None = None) -> R:
+    def run(self, steps: Steps[R], execute: Callable[[RunStatement], Literal["done", "conflict"]] | None = None) -> R:
         """Answers the effects of one piece of the protocol until it returns. Pieces of different tables may run at once."""
         return drive(steps, _Piece(self, execute).answer)
 
@@ -168,7 +168,9 @@ class Driver:
 class _Piece:
     """A piece of the protocol that is being run."""
 
-    def __init__(self, driver: Driver, execute: Callable[[Execute], Literal["done", "conflict"]] | None) -> None:
+    def __init__(
+        self, driver: EffectRunner, execute: Callable[[RunStatement], Literal["done", "conflict"]] | None
+    ) -> None:
         self._driver, self._execute = driver, execute
         self._just_put: Stored | None = None
         """The record that the last effect wrote: a read that follows at once may be answered with it."""
@@ -215,7 +217,7 @@ class _Piece:
                 return committed
             case FindMark(table=table, token_id=token_id, token=token):
                 return ports.log.find_mark(table, token_id, token)
-            case Execute():
+            case RunStatement():
                 assert self._execute is not None, "a step was written where no statement was given"
                 return self._execute(effect)
             case _:

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar, assert_never
 
-from lakegate.effects import Protocol
+from lakegate.effects import Steps
 from lakegate.errors import CheckpointMismatch, Fenced, LakegateError, LostTurn, Unavailable
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import StatementConflict, WriteToken
 from lakegate.telemetry.events import Noticed, Outcome, StepRepeated, StepWritten, TurnEnded
-from lakegate.turns.effect_runner import Driver, user_metadata
+from lakegate.turns.effect_runner import EffectRunner, user_metadata
 from lakegate.turns.protocol import protocol
-from lakegate.turns.protocol.effects import Execute, StepMark
+from lakegate.turns.protocol.effects import RunStatement, StepMark
 from lakegate.turns.protocol.fencing import Behind, FencedBy, NotApplied, Token, unpack
 from lakegate.turns.protocol.lock_record import Mark
-from lakegate.turns.protocol.protocol import Granted, Turn
+from lakegate.turns.protocol.protocol import Granted, GrantedTurn
 
 R = TypeVar("R")
 Statement = Callable[[WriteToken], None]
@@ -34,8 +34,8 @@ class HeldTurn:
 
     def __init__(
         self,
-        driver: Driver,
-        turn: Turn,
+        driver: EffectRunner,
+        turn: GrantedTurn,
         granted: Granted,
         *,
         row: TurnEnded,
@@ -337,7 +337,7 @@ class HeldTurn:
             self._committed(table, version)
         self._emit_step(table, name, version, is_applied_before=False)
 
-    def _execute(self, effect: Execute, statement: Statement) -> Literal["done", "conflict"]:
+    def _execute(self, effect: RunStatement, statement: Statement) -> Literal["done", "conflict"]:
         self.check()
         if self._first_write_at_ms is None:
             self._first_write_at_ms = self._driver.ports.clock.wall_ms()
@@ -420,7 +420,7 @@ class HeldTurn:
         # Ctrl-C carries no message.
         self._end(row, outcome, None if error is None else summary(error))
 
-    def _give_back(self, steps: Protocol[R]) -> R:
+    def _give_back(self, steps: Steps[R]) -> R:
         """Runs the last piece of the protocol. If its outcome stays unknown, the session ends and any run closes the turn.
 
         No process returns to an ended turn: if the record still named this live session, other jobs, and this job's own next

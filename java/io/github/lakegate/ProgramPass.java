@@ -6,15 +6,13 @@ import java.nio.channels.FileLock;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.Paths;
 import java.nio.file.StandardOpenOption;
 
 /**
  * The turn that `lakegate turn` gave to this whole program: it may commit to the tables of that lock during the turn.
  *
- * <p>The holder of the turn writes the pass to a file, holds a lock on the file as long as it lives, and removes the file when the
- * turn ends. So a process that the program has left behind has no pass any more, whether the turn ended or the holder was killed.
- * Source: ops/external_command.py.
+ * <p>The holder of the turn (ops/external_command.py) writes the pass to a file, holds a lock on the file as long as it lives, and
+ * removes it when the turn ends. So a process that the program has left behind has no pass any more, however the turn ended.
  */
 final class ProgramPass {
   private static final String LOCK = System.getenv("LAKEGATE_LOCK");
@@ -37,7 +35,7 @@ final class ProgramPass {
   /** Why the pass is not valid; null if it is. One thread at a time: a JVM must not ask for the same lock twice. */
   private static synchronized String fault() {
     if (FILE == null) return "has no pass (LAKEGATE_PASS)";
-    Path file = Paths.get(FILE);
+    Path file = Path.of(FILE);
     try {
       String[] lines = Files.readString(file, StandardCharsets.UTF_8).split("\n", -1);
       // The lock's name is last: it may be any text.

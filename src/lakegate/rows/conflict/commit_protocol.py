@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lakegate.delta.actions import Body, Captured, Changes, Committed, FileChange
-from lakegate.effects import Protocol, perform
+from lakegate.effects import Steps, perform
 from lakegate.ids import Version
 from lakegate.rows.conflict.effects import (
     Describe,
     Execute,
     ExecuteOn,
-    InDoubt,
+    GroupInDoubt,
     Joined,
     Put,
     ReadChanges,
@@ -40,7 +40,7 @@ class Published:
     level: int
     """0: the stock commit. 1: the same, later. 2: with merged deletion vectors. 3: executed again on some files.
     4: executed again on the table. 5: executed again with the table reserved."""
-    executions: int
+    attempts: int
     """Executions on the whole table, and on some files."""
     lost_puts: int
     """Further commits of ours that lost, too, or whose answer was lost."""
@@ -51,7 +51,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class _Followed:
+class _Tried:
     """The outcome of a captured commit."""
 
     end: Version | Partly | Again | Superseded | None
@@ -60,7 +60,7 @@ class _Followed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
+class RebasedAhead:
     """A staged commit that was rebased on later commits, and is not committed yet."""
 
     commit: Captured
@@ -75,7 +75,7 @@ class Speculation:
 
     files: Mapping[str, FileChange]
     """The net changes of the table's files once these files are committed."""
-    followed: Followed
+    rebased: RebasedAhead
 
     def has_come(self, won: Changes) -> bool:
         """True if exactly the expected files were committed since, and otherwise only tokens."""
@@ -92,7 +92,7 @@ def _without_nothing(file: Body | None) -> Body | None:
     return None if file is None else {name: value for name, value in file.items() if value is not None and value != {}}
 
 
-def follow(staged: Captured, speculation: Speculation | None = None) -> Protocol[Followed | None]:
+def rebase_ahead(staged: Captured, speculation: Speculation | None = None) -> Steps[RebasedAhead | None]:
     """Rebases a staged commit on what is committed now, without committing it: `publish` then has less to do.
 
     Returns None if no commit was made since, or if only `publish` can decide what happens to the commit.
@@ -100,13 +100,13 @@ def follow(staged: Captured, speculation: Speculation | None = None) -> Protocol
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes), "only a waiting statement gets another answer"
     if speculation is not None and speculation.has_come(won):
-        return _at(won.version, speculation.followed)
+        return _at(won.version, speculation.rebased)
     if won.version == staged.version:
         return None
-    return (yield from _followed(staged, won))
+    return (yield from _rebased_once(staged, won))
 
 
-def speculate(staged: Captured, coming: Mapping[str, Body], before: Speculation | None) -> Protocol[Speculation | None]:
+def speculate(staged: Captured, coming: Mapping[str, Body], before: Speculation | None) -> Steps[Speculation | None]:
     """Rebases a staged commit as if these files were committed next; returns `before` if it is still valid.
 
     Args:
@@ -119,34 +119,34 @@ def speculate(staged: Captured, coming: Mapping[str, Body], before: Speculation 
     files = {**won.files, **{path: FileChange(path, None, add) for path, add in coming.items()}}
     if before is not None and before.files == files:
         return before
-    followed = yield from _followed(staged, replace(won, files=files))
-    return None if followed is None else Speculation(files=files, followed=followed)
+    followed = yield from _rebased_once(staged, replace(won, files=files))
+    return None if followed is None else Speculation(files=files, rebased=followed)
 
 
-def come(staged: Captured, speculation: Speculation) -> Protocol[Followed | None]:
+def adopt(staged: Captured, speculation: Speculation) -> Steps[RebasedAhead | None]:
     """Returns the speculative rebase if exactly the expected files were committed; else None."""
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes), "only a waiting statement gets another answer"
-    return _at(won.version, speculation.followed) if speculation.has_come(won) else None
+    return _at(won.version, speculation.rebased) if speculation.has_come(won) else None
 
 
-def _at(version: Version, followed: Followed) -> Followed:
+def _at(version: Version, followed: RebasedAhead) -> RebasedAhead:
     return replace(followed, commit=replace(followed.commit, version=version))
 
 
-def _followed(staged: Captured, won: Changes) -> Protocol[Followed | None]:
+def _rebased_once(staged: Captured, won: Changes) -> Steps[RebasedAhead | None]:
     statement = yield from perform(Describe())
     rebased = yield from rebase(statement, staged, won)
     if isinstance(rebased, Partly):
-        return Followed(commit=(yield from _on_part(staged, rebased)), level=3, reason=rebased.reason)
+        return RebasedAhead(commit=(yield from _on_part(staged, rebased)), level=3, reason=rebased.reason)
     if not isinstance(rebased, Rebased):
         return None
     info = info_of(statement, staged.info, rebased)
     commit = replace(staged, version=won.version, actions=rebased.actions, info=info)
-    return Followed(commit=commit, level=rebased.level, reason=None)
+    return RebasedAhead(commit=commit, level=rebased.level, reason=None)
 
 
-def publish(staged: Captured | None = None, since: Version | None = None) -> Protocol[Published]:
+def publish(staged: Captured | None = None, since: Version | None = None) -> Steps[Published]:
     """Executes a statement and commits it.
 
     Args:
@@ -164,18 +164,18 @@ def publish(staged: Captured | None = None, since: Version | None = None) -> Pro
             executed = yield from perform(Execute())
             statement = None  # winning commits may have changed the table's definition
         if isinstance(executed, Committed):
-            followed = _Followed(executed.version, 0, 0)
+            followed = _Tried(executed.version, 0, 0)
         else:
             since = executed.version if since is None else since
             statement = statement or (yield from perform(Describe()))
-            followed = yield from _follow(statement, executed, since)
+            followed = yield from _rebase_and_commit(statement, executed, since)
         lost_puts += followed.lost_puts
         level, end = max(level, followed.level), followed.end
         if not isinstance(end, Again | Partly):
             return Published(
                 version=None if isinstance(end, Superseded) else end,
                 level=level,
-                executions=len(reasons) + 1,
+                attempts=len(reasons) + 1,
                 lost_puts=lost_puts,
                 reasons=tuple(reasons),
                 is_superseded=isinstance(end, Superseded),
@@ -194,7 +194,7 @@ def publish(staged: Captured | None = None, since: Version | None = None) -> Pro
         )
 
 
-def _on_part(before: Captured, part: Partly) -> Protocol[Captured]:
+def _on_part(before: Captured, part: Partly) -> Steps[Captured]:
     """Executes a statement again on some files; returns one commit of the result and of the part that is kept."""
     executed = yield from perform(ExecuteOn(part.files, part.version))
     if isinstance(executed, Committed):
@@ -218,7 +218,7 @@ def info_of(statement: Statement, info: Body, rebased: Rebased) -> Body:
     return {**info, "operationMetrics": {**(info.get("operationMetrics") or {}), "numDeletedRows": str(rows)}}
 
 
-def _follow(statement: Statement, lost: Captured, since: Version) -> Protocol[_Followed]:
+def _rebase_and_commit(statement: Statement, lost: Captured, since: Version) -> Steps[_Tried]:
     """Rebases a captured commit on the winning commits and commits it; repeats this as often as others are first again.
 
     Args:
@@ -231,13 +231,13 @@ def _follow(statement: Statement, lost: Captured, since: Version) -> Protocol[_F
         passed = yield from perform(ReadChanges(since))
         assert isinstance(passed, Changes), "only a waiting statement gets another answer"
         if (superseded := superseded_by(lost, passed)) is not None:
-            return _Followed(superseded, 0, 0)
+            return _Tried(superseded, 0, 0)
     tried: set[str] = set()
     while True:
         won = yield from perform(ReadChanges(lost.version, None if tried else Waiting(statement, lost)))
         if isinstance(won, Joined):
-            return _Followed(won.version, won.level, 0)
-        if isinstance(won, InDoubt):
+            return _Tried(won.version, won.level, 0)
+        if isinstance(won, GroupInDoubt):
             tried.add(won.transaction_id)
             continue
         # A commit whose answer was lost may have arrived, or may still arrive. As long as its version is free, we try the same
@@ -246,14 +246,14 @@ def _follow(statement: Statement, lost: Captured, since: Version) -> Protocol[_F
         ours = {*tried, lost.info.get("txnId")}
         own = min((version for id_, version in won.transaction_ids.items() if id_ in ours), default=None)
         if own is not None:
-            return _Followed(own, 1 if tried else 0, len(tried))
+            return _Tried(own, 1 if tried else 0, len(tried))
         rebased = yield from rebase(statement, lost, won)
         if isinstance(rebased, Again | Partly | Superseded):
-            return _Followed(rebased, 0, len(tried))
+            return _Tried(rebased, 0, len(tried))
         if rebased.is_empty or lost.is_nothing:
-            return _Followed(None, rebased.level, len(tried))
+            return _Tried(None, rebased.level, len(tried))
         version = Version(won.version + 1)
         reply = yield from perform(Put(version, rebased.actions, info_of(statement, lost.info, rebased)))
         if reply.is_done:
-            return _Followed(version, rebased.level, len(tried))
+            return _Tried(version, rebased.level, len(tried))
         tried.add(reply.transaction_id)

@@ -1,4 +1,4 @@
-"""Describes in words what happens to a statement when another commit comes first: by its read set. The rebase behaves the same."""
+"""Describes in words, for `explain`, what happens to a statement when another commit comes first. `rebase.py` decides it."""
 
 from __future__ import annotations
 

@@ -68,14 +68,14 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class InDoubt:
+class GroupInDoubt:
     """A group commit with the statement may have arrived, or may still arrive, under this transaction id."""
 
     transaction_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReadChanges(Effect[Changes | Joined | InDoubt]):
+class ReadChanges(Effect[Changes | Joined | GroupInDoubt]):
     """Reads the net changes committed after a version, up to now."""
 
     after: Version

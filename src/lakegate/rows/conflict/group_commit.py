@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakegate.delta.actions import Action, Body, changes
-from lakegate.effects import Effect, Protocol, perform
+from lakegate.effects import Effect, Steps, perform
 from lakegate.ids import Version
 from lakegate.rows.conflict.commit_protocol import info_of
 from lakegate.rows.conflict.effects import Waiting
@@ -49,7 +49,7 @@ class Group:
     info: Body
 
 
-def gather(head: Version, commits: Mapping[Version, tuple[Action, ...]], waiting: Sequence[Waiting]) -> Protocol[Group]:
+def gather(head: Version, commits: Mapping[Version, tuple[Action, ...]], waiting: Sequence[Waiting]) -> Steps[Group]:
     """Selects the statements that can share the version after `head`; the others stay as they are.
 
     Args:
@@ -123,7 +123,7 @@ def _summed(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: str(sum(int(each.get(name, 0)) for each in metrics)) for name in names}
 
 
-def _of(member: int, protocol: Protocol[Any]) -> Protocol[Any]:
+def _of(member: int, protocol: Steps[Any]) -> Steps[Any]:
     """Wraps the effects of a member's protocol in `Of`."""
     answer: Any = None
     try:

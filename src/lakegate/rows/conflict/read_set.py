@@ -50,7 +50,7 @@ class Operation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class StatementFacts:
     """The result of Spark's analysis of a statement."""
 
     operation: Operation
@@ -70,7 +70,7 @@ class Facts:
     WHEN MATCHED."""
 
 
-def classify(facts: Facts) -> Statement:
+def classify(facts: StatementFacts) -> Statement:
     """Returns a statement's read set, from its analysis."""
     match facts.operation:
         case Operation.OPTIMIZE:

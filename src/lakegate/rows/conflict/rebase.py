@@ -20,7 +20,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from lakegate.delta.actions import Action, Body, Captured, Changes, FileChange, vector_of
-from lakegate.effects import Protocol, perform
+from lakegate.effects import Steps, perform
 from lakegate.errors import Corrupt
 from lakegate.ids import Version
 from lakegate.rows.conflict.effects import FindEntered, FindMoved, MeetKeys, Positions, ReadVector, WriteVectors
@@ -93,7 +93,7 @@ def superseded_by(lost: Captured, won: Changes) -> Superseded | None:
     return None
 
 
-def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Partly | Again | Superseded]:
+def rebase(statement: Statement, lost: Captured, won: Changes) -> Steps[Rebased | Partly | Again | Superseded]:
     """Rebases the commit `lost` on `won`.
 
     Args:
@@ -148,7 +148,7 @@ def _without_row_ids(lost: Captured) -> Iterator[Action]:
         yield action
 
 
-def _are_rows_restored(won: Changes) -> Protocol[bool]:
+def _are_rows_restored(won: Changes) -> Steps[bool]:
     """Returns True if a vector marks fewer rows than before, as after RESTORE."""
     for change in won.lost_rows:
         if change.before is not None and change.after is not None:
@@ -167,9 +167,7 @@ class Came:
     files: tuple[Body, ...]
 
 
-def _read_test(
-    statement: Statement, won: Changes, *, may_mark: bool
-) -> Protocol[Mapping[str, BitMap64] | Came | Again]:
+def _read_test(statement: Statement, won: Changes, *, may_mark: bool) -> Steps[Mapping[str, BitMap64] | Came | Again]:
     """Tests whether the statement's read set is unchanged; if not, returns rows that a DELETE marks as well, or their files."""
     came, gone = won.came, won.lost_rows
     if not came and not gone:
@@ -219,7 +217,7 @@ def _on_what_both_concern(reason: str, lost: Captured, won: Changes, entered: Ma
     return Partly(reason=reason, files=tuple(files), version=won.version, kept=())
 
 
-def _moved(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Again]:
+def _moved(statement: Statement, lost: Captured, won: Changes) -> Steps[Rebased | Again]:
     """Rebases an OPTIMIZE: copies of rows that winning commits removed get a vector; added files do not concern it."""
     taken, copies = _bodies(lost, "remove"), _bodies(lost, "add")
     changed = tuple(change for change in won.lost_rows if change.path in taken)
@@ -259,7 +257,7 @@ def _moved(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
 
 def _write_test(
     lost: Captured, won: Changes, entered: Mapping[str, BitMap64], *, may_mark: bool
-) -> Protocol[dict[str, BitMap64 | None] | Again]:
+) -> Steps[dict[str, BitMap64 | None] | Again]:
     """Returns the merged vector of each file that both changed; None: the statement no longer changes the file."""
     taken = _bodies(lost, "remove")
     kept = {path: body for path, body in _bodies(lost, "add").items() if path in taken}
@@ -302,7 +300,7 @@ def _write_test(
     return vectors
 
 
-def _rewritten(lost: Captured, won: Changes, vectors: Mapping[str, BitMap64 | None]) -> Protocol[tuple[Action, ...]]:
+def _rewritten(lost: Captured, won: Changes, vectors: Mapping[str, BitMap64 | None]) -> Steps[tuple[Action, ...]]:
     """Returns the captured actions with these vectors; each removal names the file's current vector."""
     whole = {
         path
@@ -339,7 +337,7 @@ _EVERY_ROW = BitMap64()
 """A vector that marks all rows, whose number need not be known; compared by identity."""
 
 
-def _positions(file: Body) -> Protocol[BitMap64]:
+def _positions(file: Body) -> Steps[BitMap64]:
     descriptor = file.get("deletionVector")
     if descriptor is None:
         return BitMap64()
@@ -347,7 +345,7 @@ def _positions(file: Body) -> Protocol[BitMap64]:
     return positions
 
 
-def _own(kept: Body | None) -> Protocol[BitMap64 | None]:
+def _own(kept: Body | None) -> Steps[BitMap64 | None]:
     """Returns the vector that the statement gave a file; None if it removed the whole file."""
     if kept is None:
         return None

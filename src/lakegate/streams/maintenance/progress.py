@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from lakegate.delta.table_log import LogGone
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
-from lakegate.rows.execution import finish, publisher
+from lakegate.rows.committer import publisher
 from lakegate.rows.statement import Dml
 from lakegate.streams.interfaces import StreamContext
 from lakegate.streams.maintenance import statements
@@ -98,5 +98,6 @@ class Watched(Generic[S]):
 
 def relocate(context: StreamContext, dml: Dml, token: WriteToken) -> None:
     """Executes an OPTIMIZE or REORG, rebased onto concurrent commits, and makes sure that the token is in the table."""
-    finish(publisher(context.session).stage(dml), token)
+    ours = publisher(context.session)
+    ours.finish(ours.stage(dml), token)
     statements.record(context.log, dml.table, token)  # where it had nothing to do

@@ -24,7 +24,7 @@ from lakegate.ports import WriteToken
 from lakegate.quoting import quoted
 from lakegate.rows.committer import Staged
 from lakegate.rows.delta_table import DeltaTable
-from lakegate.rows.execution import collected
+from lakegate.rows.thread_scope import collected
 from lakegate.spark.fitting import comparable
 from lakegate.spark.sources import BAD
 from lakegate.streams.bad_records import column

@@ -56,7 +56,7 @@ class _Kept:
 
 
 class EraseStream(RequestStream):
-    """Erasures by request (rules E1 to E5 of docs/explanation/requests.md)."""
+    """Erasures by request, see *erase* in docs/explanation/requests.md."""
 
     def __init__(self, spec: StreamSpec, context: StreamContext) -> None:
         if not isinstance(spec.kind, Erase):

@@ -1,4 +1,4 @@
-"""The erased keys that a `mutate` stream must respect: it must not move a row to one of them (rule E1)."""
+"""The erased keys that a `mutate` stream must respect: it must not move a row to one of them."""
 
 from __future__ import annotations
 

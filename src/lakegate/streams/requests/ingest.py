@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -13,9 +14,9 @@ from lakegate.config import Erase, Mutate, StreamSpec
 from lakegate.delta.idempotent_writes import append, create_table
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ports import WriteToken
-from lakegate.rows.committer import Staged
+from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.conflict.read_set import Operation
-from lakegate.rows.execution import announce, finish, put, stage_append, withdraw
+from lakegate.rows.statement import Dml, appending
 from lakegate.spark.sources import BAD
 from lakegate.streams.bad_records import refusals, refuse_bad, write_dead_letters
 from lakegate.streams.interfaces import STORE, BatchTurn, StreamContext
@@ -28,7 +29,7 @@ from lakegate.streams.table_rules import rules_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class IngestedBatch:
     """A micro-batch converted to requests."""
 
     rows: DataFrame
@@ -104,7 +105,7 @@ class Storing:
         assert values is None or isinstance(values, StructType)
         return layout(match, values, sequence)
 
-    def taken_in(self, records: DataFrame, schema: StructType | None, stamp: str, batch_id: int) -> Taken:
+    def taken_in(self, records: DataFrame, schema: StructType | None, stamp: str, batch_id: int) -> IngestedBatch:
         """Returns a batch as rows of the request table, and its records that do not fit."""
         location, log = self._requests.location, self._context.log
         target = self._context.target
@@ -124,28 +125,33 @@ class Storing:
             now_ms=self._context.clock.wall_ms(),
             head=log.head(self._context.target),
         )
-        return Taken(rows=rows, bad=bad, cached=None if bad is None else prepared)
+        return IngestedBatch(rows=rows, bad=bad, cached=None if bad is None else prepared)
 
     def written(self, rows: DataFrame, batch_id: int) -> Staged:
         """Writes the requests of a batch to files, uncommitted; from now on other streams may use them in their decisions."""
-        store = stage_append(self._context.session, rows, self._requests.location)
-        announce(store, self._spec.name, batch_id)
+        ours, location = publisher(self._context.session), self._requests.location
+        store = ours.stage(appending(rows, location))
+        ours.pending_appends.announce(location, self._spec.name, batch_id, store.commit)
         return store
 
     def withdraw(self) -> None:
         """Withdraws the announced requests, because they are stored or were given up."""
-        withdraw(self._context.session, self._requests.location, self._spec.name)
+        publisher(self._context.session).pending_appends.withdraw(self._requests.location, self._spec.name)
 
-    def store(self, turn: BatchTurn, taken: Taken, batch_id: int, staged: Staged | None) -> tuple[int, bool]:
+    def store(
+        self, turn: BatchTurn, taken: IngestedBatch, batch_id: int, staged: Staged | None = None
+    ) -> tuple[int, bool]:
         """Stores the batch's requests. Returns the number of dead letters, and False if an earlier run had stored the batch."""
         letters, location = 0, self._requests.location
 
         def statement(token: WriteToken) -> None:
+            session = self._context.session
             if staged is None:
-                session = self._context.session
-                put(session, location, Operation.INSERT, lambda: append(taken.rows, location, token), token)
+                insert = partial(append, taken.rows, location, token)
+                dml = Dml(session=session, table=location, operation=Operation.INSERT, execute=insert)
+                publisher(session).publish(dml, token)
             else:
-                finish(staged, token)
+                publisher(session).finish(staged, token)
 
         try:
             if taken.bad is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from lakegate.delta.idempotent_writes import append, conflicts, confs, tokened
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
-from lakegate.rows.committer import Staged
+from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.conflict.read_set import Operation
-from lakegate.rows.execution import finish, put, stage
+from lakegate.rows.statement import Dml
 from lakegate.streams.interfaces import SETTLE, BatchTurn, StreamContext
 from lakegate.streams.requests.apply import noted
 from lakegate.streams.requests.resolver import Held
@@ -29,7 +29,7 @@ ANY_ROWS_CONF = "spark.databricks.delta.replaceWhere.constraintCheck.enabled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RequestOutcomes:
     """The outcomes of requests."""
 
     settled: Mapping[str, Settled]
@@ -52,7 +52,7 @@ class Settling:
     def __init__(self, context: StreamContext, requests: RequestTable) -> None:
         self._context, self._requests = context, requests
 
-    def stage(self, held: Held, outcome: Outcome, stored: DataFrame) -> Staged | None:
+    def stage(self, held: Held, outcome: RequestOutcomes, stored: DataFrame) -> Staged | None:
         """Writes the files of an expected outcome in advance; `write` commits them.
 
         Args:
@@ -62,10 +62,10 @@ class Settling:
         """
         if not outcome.ids or self._states(held, outcome) != ["stored"]:
             return None
-        execute = self._rewriting(stored, self._source(held, outcome), _values(outcome))
-        return stage(self._context.session, self._requests.location, Operation.OVERWRITE, execute)
+        dml = self._rewriting(stored, self._source(held, outcome), _values(outcome))
+        return publisher(self._context.session).stage(dml)
 
-    def write(self, turn: BatchTurn, held: Held, outcome: Outcome, staged: Staged | None = None) -> None:
+    def write(self, turn: BatchTurn, held: Held, outcome: RequestOutcomes, staged: Staged | None = None) -> None:
         """Records the outcome of the requests, in one commit with the version up to which the stream was tested.
 
         Args:
@@ -80,7 +80,7 @@ class Settling:
         def statement(token: WriteToken) -> None:
             token = noted(token, **outcome.tested.facts())
             if staged is not None:
-                finish(staged, token)
+                publisher(session).finish(staged, token)
                 return
             if not outcome.ids:
                 append(self._stored().limit(0), location, token)
@@ -88,8 +88,7 @@ class Settling:
             source, values = self._source(held, outcome), _values(outcome)
             with tokened(session, token), conflicts():
                 if states == ["stored"]:
-                    execute = self._rewriting(self._stored(), source, values)
-                    put(session, location, Operation.OVERWRITE, execute, token)
+                    publisher(session).publish(self._rewriting(self._stored(), source, values), token)
                     return
                 listed = ", ".join(f"'{state}'" for state in states)
                 table = DeltaTable.forPath(session, location).alias("t")
@@ -102,12 +101,12 @@ class Settling:
     def _stored(self) -> DataFrame:
         return self._requests.raw().where(F.col("state") == "stored")
 
-    def _states(self, held: Held, outcome: Outcome) -> list[str]:
+    def _states(self, held: Held, outcome: RequestOutcomes) -> list[str]:
         """Returns the states that these requests may have now; the rest of the table is not read."""
         of_held = held.rows["state"].to_pylist() if held.requests else []
         return sorted({*of_held, *(["applied"] if outcome.replaced or outcome.effects else [])})
 
-    def _source(self, held: Held, outcome: Outcome) -> DataFrame:
+    def _source(self, held: Held, outcome: RequestOutcomes) -> DataFrame:
         """Returns the changes of each request."""
         ids, settled = outcome.ids, outcome.settled
         outcomes = {**settled, **outcome.replaced}
@@ -124,8 +123,8 @@ class Settling:
             return source
         return source.join(self._effect_rows(held, outcome.effects), "request_id", "left")
 
-    def _rewriting(self, stored: DataFrame, source: DataFrame, values: Mapping[str, str]) -> Callable[[], object]:
-        """Returns a function that moves all stored requests to their new states in one job, without the search of a MERGE.
+    def _rewriting(self, stored: DataFrame, source: DataFrame, values: Mapping[str, str]) -> Dml:
+        """Returns a statement that moves all stored requests to their new states in one job, without the search of a MERGE.
 
         Stored requests are a separate partition that only this stream's batches write. It is small, and empty after the step.
         """
@@ -143,11 +142,13 @@ class Settling:
         )
         writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", "state = 'stored'")
 
-        def execute() -> None:
-            with confs(self._context.session, {ANY_ROWS_CONF: "false"}):
-                writer.save(self._requests.location)
+        session, location = self._context.session, self._requests.location
 
-        return execute
+        def execute() -> None:
+            with confs(session, {ANY_ROWS_CONF: "false"}):
+                writer.save(location)
+
+        return Dml(session=session, table=location, operation=Operation.OVERWRITE, execute=execute)
 
     def _effect_rows(self, held: Held, effects: Mapping[str, Path]) -> DataFrame:
         """Returns `request_id` and `effect`."""
@@ -161,7 +162,7 @@ class Settling:
         return frame.select("request_id", F.struct("op", "set", "ends_at").cast(stored).alias("effect"))
 
 
-def _values(outcome: Outcome) -> dict[str, str]:
+def _values(outcome: RequestOutcomes) -> dict[str, str]:
     """Returns column → SQL of the written value, where `s` is a request's change and `t` its row."""
     values = {
         "state": "coalesce(s.state, t.state)",

@@ -45,7 +45,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StandingRequests:
     """The standing requests for the keys of a batch, before the batch."""
 
     by_key: Mapping[str, str]
@@ -55,18 +55,18 @@ class Standing:
 
 
 NOBODY = Held(requests=(), rows=pa.table({}), index={})
-NOTHING_STANDS = Standing(by_key={}, ends={})
+NOTHING_STANDS = StandingRequests(by_key={}, ends={})
 NOTHING_REFUSED: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptRequests:
     """The requests of earlier batches for the keys of a batch."""
 
     highest: Mapping[str, Orderable]
     """Key → highest sequence."""
     waiting: Held
-    standing: Standing
+    standing: StandingRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Decided:
     """The decided effect of a batch's requests, together with those kept for its keys."""
 
     own: Held
-    kept: Kept
+    kept: KeptRequests
     everything: Held
     """The waiting requests, and those of the batch."""
     admitted: Admitted
@@ -112,7 +112,7 @@ class RequestReader:
     ) -> None:
         self._context, self._requests, self._meaning, self._set = context, requests, meaning, assigned
 
-    def kept(self, keys: Sequence[str], erasures: Erasures | None, *, has_kept: bool) -> Kept:
+    def kept(self, keys: Sequence[str], erasures: Erasures | None, *, has_kept: bool) -> KeptRequests:
         """Reads the requests kept for these keys.
 
         Args:
@@ -124,14 +124,14 @@ class RequestReader:
             highest = begin(lambda: self._highest(keys))
             waiting = self._waiting(keys, erasures) if has_kept else NOBODY
             standing = self._standing(keys, erasures) if has_kept else NOTHING_STANDS
-        return Kept(highest=highest.result(), waiting=waiting, standing=standing)
+        return KeptRequests(highest=highest.result(), waiting=waiting, standing=standing)
 
     @property
     def is_kept_despite_erasures(self) -> bool:
         """Returns True if erasures have no effect on the kept requests."""
         return self._meaning.is_standing and not self._meaning.moves_rows
 
-    def decide(self, own: Held, kept: Kept, refused: Mapping[str, str] = NOTHING_REFUSED) -> Decided:
+    def decide(self, own: Held, kept: KeptRequests, refused: Mapping[str, str] = NOTHING_REFUSED) -> Decided:
         """Decides the effect of a batch, together with the requests kept for its keys.
 
         Args:
@@ -227,13 +227,13 @@ class RequestReader:
             return NOBODY
         return self.read(self._of_keys(rows, keys), erasures)
 
-    def _standing(self, keys: Sequence[str], erasures: Erasures | None) -> Standing:
+    def _standing(self, keys: Sequence[str], erasures: Erasures | None) -> StandingRequests:
         rows = self._requests.rows(["applied"])
         if rows is None or not self._meaning.is_standing:
             return NOTHING_STANDS
         if not self._meaning.moves_rows:
             of_keys = self._of_keys(rows, keys).select("key_hash", "request_id").toArrow()
-            return Standing(by_key=_pairs(of_keys, "key_hash", "request_id"), ends={})
+            return StandingRequests(by_key=_pairs(of_keys, "key_hash", "request_id"), ends={})
         paths = rows.where(F.col("effect").isNotNull())
         begun = self._of_keys(paths, keys).select("key_hash", "request_id").toArrow()
         ends = paths.select(
@@ -245,7 +245,7 @@ class RequestReader:
         ends = self._of_keys(ends.where(F.col("op") == "update"), keys, "end")
         if erasures is not None:
             ends = erasures.with_doom(ends).where(~F.col("is_doomed"))
-        return Standing(
+        return StandingRequests(
             by_key=_pairs(begun, "key_hash", "request_id"),
             ends=_pairs(ends.select("request_id", "end").toArrow(), "request_id", "end"),
         )

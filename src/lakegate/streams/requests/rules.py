@@ -2,7 +2,7 @@
 
 Rules for editors: pure functions over requests *in order*; keys are digests, so no row values are used here. The
 oracle in tests/streams/test_request_rules.py interprets requests one by one; the result of any change must still equal it.
-Source: docs/explanation/requests.md, M1 to M3, E1 and E2; docs/decisions/0003-request-semantics.md.
+Source: docs/explanation/requests.md, *mutate* and *erase*; docs/decisions/0003-request-semantics.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Request:
     moves_to: str | None = None
     """Digest of the match values that a row has afterwards; None where `set` leaves the match columns alone."""
     is_doomed: bool = False
-    """The request would move rows to an erased key, so it deletes the existing rows instead (E1)."""
+    """The request would move rows to an erased key, so it deletes the existing rows instead."""
 
     @property
     def deletes(self) -> bool:

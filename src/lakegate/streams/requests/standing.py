@@ -50,7 +50,7 @@ class ColumnMoved(LakegateError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class StopReason:
     """A reason to stop the streams of a table."""
 
     stream: str
@@ -104,7 +104,7 @@ class RequestTables:
         for trouble in self.troubles():
             raise trouble.error(self._context.target)
 
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[StopReason]:
         """Returns every reason that would stop a stream of the table."""
         target = self._context.target
         if not self._context.log.head(target) >= 0:
@@ -125,7 +125,7 @@ class RequestTables:
                 found += self._older(stream, notes.get(stream.name))
             if all(one.stream != stream.name for one in found):  # else the table may be a wrong one
                 layout = self._layout(stream)
-                found += [layout] if isinstance(layout, Trouble) else []
+                found += [layout] if isinstance(layout, StopReason) else []
         return found
 
     def is_pending(self) -> bool:
@@ -136,7 +136,7 @@ class RequestTables:
         layouts = [self._layout(stream) for stream in self._owners.values()]
         notes = read_notes(self._context.session, self._context.target)
         if notes.keys() <= self._owners.keys() and not any(
-            isinstance(one, Trouble) or (one and one.is_other) for one in layouts
+            isinstance(one, StopReason) or (one and one.is_other) for one in layouts
         ):
             self._calm_for = schema
             return False
@@ -149,7 +149,7 @@ class RequestTables:
             return None
         return log.metadata(target, log.seen(target)).schema
 
-    def _changed(self, stream: StreamSpec, note: RequestNote) -> list[Trouble]:
+    def _changed(self, stream: StreamSpec, note: RequestNote) -> list[StopReason]:
         """Returns the faults of the request table of a stream of the file, found by its note."""
         location, log = self._context.requests_of(stream), self._context.log
         head = log.head(location)
@@ -172,7 +172,7 @@ class RequestTables:
                     return [_gone(stream.name, f"requests of {stream.name} were changed by another writer ({said})")]
         return []
 
-    def _older(self, stream: StreamSpec, note: RequestNote | None) -> list[Trouble]:
+    def _older(self, stream: StreamSpec, note: RequestNote | None) -> list[StopReason]:
         """Returns a fault if ledger, checkpoint or the table's tokens know requests that the request table lacks."""
         context, location = self._context, self._context.requests_of(stream)
         done = self._batches_of(stream)  # first: a batch in progress is stored before it is applied
@@ -210,7 +210,7 @@ class RequestTables:
             return None if query is None else query_token(query)
         return None
 
-    def _left(self, note: RequestNote) -> list[Trouble]:
+    def _left(self, note: RequestNote) -> list[StopReason]:
         """Returns the faults of a request table that belongs to no stream of the file."""
         context, name = self._context, note.stream
         if note.table_id is None:
@@ -224,7 +224,7 @@ class RequestTables:
         if kept is None or kept.where((F.col("op") != "lift") & ~is_done).isEmpty():
             return []
         return [
-            Trouble(
+            StopReason(
                 stream=name,
                 what=f"requests of {name} stand for the table, and {name} is no stream of the file",
                 advice=f"Restore the stream. A stream with a new name inherits its requests if it has the same kind and columns. "
@@ -234,7 +234,7 @@ class RequestTables:
 
     # ------------------------------------------------------------------------------------------------------- columns
 
-    def _layout(self, stream: StreamSpec) -> _Layout | Trouble | None:
+    def _layout(self, stream: StreamSpec) -> _Layout | StopReason | None:
         """Returns the wanted columns of a stream's request table; None if the request table or the target does not exist."""
         log, location, target = self._context.log, self._context.requests_of(stream), self._context.target
         if log.head(location) < 0 or log.head(target) < 0:
@@ -254,13 +254,13 @@ class RequestTables:
                 continue
             columns = _columns(requests, part, wanted)
             if columns.missing:
-                return Trouble(
+                return StopReason(
                     stream=stream.name,
                     what=f"requests of {stream.name} stand for the column {columns.missing[0]}, which the table no longer has",
                     advice=f"Restore the column, or end the requests: lakegate requests accept-loss {stream.name} --reason …",
                 )
             if not is_same(columns.names, said.get(key, ())):
-                return Trouble(
+                return StopReason(
                     stream=stream.name,
                     what=f"the requests of {stream.name} were stored for other columns than `{key}` names: "
                     f"{', '.join(columns.names)}",
@@ -539,9 +539,9 @@ def refuse_lost(session: SparkSession, log: DeltaTableLog, table: TableLocation)
             raise _gone(note.stream, what).error(table)
 
 
-def _gone(name: str, what: str) -> Trouble:
+def _gone(name: str, what: str) -> StopReason:
     advice = f"Restore its newest copy. To end its requests: lakegate requests accept-loss {name} --reason …"
-    return Trouble(stream=name, what=what, advice=advice)
+    return StopReason(stream=name, what=what, advice=advice)
 
 
 def recorded(rows: Iterable[TurnEnded]) -> dict[TableLocation, tuple[Version, int]]:

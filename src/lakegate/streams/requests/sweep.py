@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -10,18 +9,17 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakegate.config import Erase, Mutate, StreamSpec
+from lakegate.config import Mutate
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.streams.bad_records import refuse_stored
-from lakegate.streams.interfaces import APPLY, BatchResult, BatchTurn, StreamContext
+from lakegate.streams.interfaces import APPLY, BatchResult, BatchTurn
 from lakegate.streams.requests.apply import Met, TargetRows, noted
-from lakegate.streams.requests.erased_keys import Erasures
-from lakegate.streams.requests.outcomes import Outcome, Settling
-from lakegate.streams.requests.resolver import NOBODY, Held, RequestReader, steps_of
-from lakegate.streams.requests.rules import Admitted, Meaning, Path, Settled, compose, settle
-from lakegate.streams.requests.table import RequestTable
-from lakegate.streams.requests.watermark import NEVER, Progress, Tested
+from lakegate.streams.requests.outcomes import RequestOutcomes
+from lakegate.streams.requests.parts import Parts
+from lakegate.streams.requests.resolver import NOBODY, Held, steps_of
+from lakegate.streams.requests.rules import Admitted, Path, Settled, compose, settle
+from lakegate.streams.requests.watermark import NEVER, Tested
 from lakegate.telemetry.events import Noticed
 
 NOTHING_ADMITTED = Admitted(in_order=(), superseded={}, dead={})
@@ -30,21 +28,10 @@ NOTHING_ADMITTED = Admitted(in_order=(), superseded={}, dead={})
 class Sweeps:
     """The sweeps of one stream: what is kept, whether it is due, and how it is tested."""
 
-    def __init__(
-        self,
-        context: StreamContext,
-        spec: StreamSpec,
-        kind: Mutate | Erase,
-        meaning: Meaning,
-        requests: RequestTable,
-        reader: RequestReader,
-        progress: Progress,
-        settling: Settling,
-        erasures: Callable[[], Erasures | None],
-    ) -> None:
-        self._context, self._spec, self._kind, self._meaning = context, spec, kind, meaning
-        self._requests, self._reader, self._progress = requests, reader, progress
-        self._settling, self._erasures = settling, erasures
+    def __init__(self, parts: Parts) -> None:
+        self._context, self._spec, self._kind, self._meaning = parts.context, parts.spec, parts.kind, parts.meaning
+        self._requests, self._reader, self._progress = parts.requests, parts.reader, parts.progress
+        self._settling, self._erasures = parts.settling, parts.erasures
 
     def run(self, turn: BatchTurn, batch_id: int) -> BatchResult:
         """Tests the kept requests, and ends those that waited too long; in a turn that has entered the stream's tables."""
@@ -139,7 +126,7 @@ class Sweeps:
                     target, step=APPLY, name="apply", statement=lambda token: rows.change(rules, rules, met, token)
                 )
         tested = replace(self.counted(), tested=head, swept=batch_id)
-        self._settling.write(turn, NOBODY, Outcome(settled={}, tested=tested, version=head))
+        self._settling.write(turn, NOBODY, RequestOutcomes(settled={}, tested=tested, version=head))
         return BatchResult(rows_written=changed)
 
     def _kept_rules(self, rows: TargetRows, rules: pa.Table, head: Version, paths: frozenset[str] | None) -> pa.Table:
@@ -216,7 +203,7 @@ class Sweeps:
                 left.append(seen_ms)
         changes = {id_: outcome for id_, outcome in settled.items() if outcome.state != "waiting"}
         tested = Tested(tested=head, kept=len(left), oldest_ms=min(left) if left else None, swept=batch_id)
-        outcome = Outcome(settled=changes, tested=tested, version=met.version if met else head)
+        outcome = RequestOutcomes(settled=changes, tested=tested, version=met.version if met else head)
         self._settling.write(turn, held if changes else NOBODY, outcome)
         return BatchResult(
             rows_written=sum(met.counts().values()) if met else 0,

@@ -16,7 +16,7 @@ from functools import partial
 from lakegate.config import StreamSpec
 from lakegate.delta.actions import Body
 from lakegate.ids import TokenId, Version
-from lakegate.rows.execution import announced
+from lakegate.rows.committer import publisher
 from lakegate.spark.threads import in_parallel
 from lakegate.streams.interfaces import APPLY, STORE, StreamContext
 from lakegate.streams.requests.table import RequestTable
@@ -35,7 +35,7 @@ class StoredBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RequestsSnapshot:
     """The state of the requests of several streams at one moment; both by the stream's name."""
 
     seen: Mapping[str, Version]
@@ -63,41 +63,41 @@ class Deciding:
         self._left: Mapping[str, StoredBatch] = {}
         """Batches that were stored and not applied while no other job held the turn: their runs have ended."""
 
-    def requests(self, stream: StreamSpec, look: Look | None = None) -> RequestTable:
+    def requests(self, stream: StreamSpec, look: RequestsSnapshot | None = None) -> RequestTable:
         """Returns the request table of one of the streams, at its head, or as of a look."""
         at = None if look is None else look.seen[stream.name]
         return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream), at)
 
-    def now(self) -> Look:
+    def now(self) -> RequestsSnapshot:
         """Reads which requests stand now."""
         if not self.streams:
-            return Look(seen={}, stored={})
+            return RequestsSnapshot(seen={}, stored={})
         log = self._context.log
         with in_parallel(self._context.session) as begin:
             reads = [begin(partial(log.read_tokens, self._context.requests_of(stream))) for stream in self.streams]
             applied = log.read_tokens(self._context.target).tokens
             tables = {stream.name: read.result() for stream, read in zip(self.streams, reads, strict=True)}
         found = {name: _stored(table.tokens, applied) for name, table in tables.items()}
-        return Look(
+        return RequestsSnapshot(
             seen={name: table.version for name, table in tables.items()},
             stored={name: batch for name, batch in found.items() if batch is not None},
         )
 
-    def in_turn(self) -> Look:
+    def in_turn(self) -> RequestsSnapshot:
         """Reads which requests stand, while no other job holds the turn."""
         look = self.now()
         self._left = {name: batch for name, batch in look.stored.items() if not batch.stands}
         return look
 
-    def ahead(self, before: Collection[str]) -> Look:
+    def ahead(self, before: Collection[str]) -> RequestsSnapshot:
         """Predicts which requests stand when the turn comes: stored ones (without those of ended runs), and announced ones.
 
         Args:
             before: The jobs whose turns may come before.
         """
-        session = self._context.session
+        pending = publisher(self._context.session).pending_appends
         # Read first: a batch committed in between is in the log.
-        told = {one.name: announced(session, self.requests(one).location, one.name) for one in self.streams}
+        told = {one.name: pending.of(self.requests(one).location, one.name) for one in self.streams}
         look = self.now()
         coming = {
             name: StoredBatch(one.batch, stands=True, coming=one.adds)
@@ -107,17 +107,17 @@ class Deciding:
         stored = {name: replace(one, stands=self._left.get(name) != one) for name, one in look.stored.items()}
         return replace(look, stored=coming | stored)
 
-    def is_read(self, look: Look) -> bool:
+    def is_read(self, look: RequestsSnapshot) -> bool:
         """Returns True if the request tables are unchanged since a look."""
         return all(
             self._context.log.is_unchanged(self.requests(one).location, look.seen[one.name]) for one in self.streams
         )
 
-    def changed(self, then: Look, now: Look) -> list[StreamSpec]:
+    def changed(self, then: RequestsSnapshot, now: RequestsSnapshot) -> list[StreamSpec]:
         """Returns the streams whose standing requests differ, or may differ, from those assumed at the first look."""
         return [stream for stream in self.streams if not self._is_same(stream, then, now)]
 
-    def settled(self, then: Look, now: Look) -> frozenset[str]:
+    def settled(self, then: RequestsSnapshot, now: RequestsSnapshot) -> frozenset[str]:
         """Returns the streams that have recorded the outcomes of their last batch between two looks."""
         return frozenset(
             one.name
@@ -126,7 +126,7 @@ class Deciding:
             and not self._context.log.is_unchanged(self.requests(one).location, then.seen[one.name], now.seen[one.name])
         )
 
-    def _is_same(self, stream: StreamSpec, then: Look, now: Look) -> bool:
+    def _is_same(self, stream: StreamSpec, then: RequestsSnapshot, now: RequestsSnapshot) -> bool:
         name, table = stream.name, self.requests(stream)
         since, until, before = then.seen[name], now.seen[name], then.stored.get(name)
         if self._context.log.is_unchanged(table.location, since, until):

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lakegate.effects import Effect, Protocol, perform
+from lakegate.effects import Effect, Steps, perform
 from lakegate.syncs.plan.conflict_graph import Assignment, Clash, Found, assign, with_queues
 from lakegate.syncs.plan.dead_letters import unread_row
 from lakegate.syncs.plan.net_changes import Net, NetRow
@@ -29,7 +29,7 @@ REST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class SyncProgress:
     """The target's record of a stream."""
 
     epoch: int
@@ -70,7 +70,7 @@ class Violated:
     """Whether a row refers to a missing row. Later changes may add the missing row."""
 
 
-Outcome = Applied | Violated
+SlotOutcome = Applied | Violated
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Stage(Effect[tuple[Refusal, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Look(Effect[Found]):
+class LookUp(Effect[Found]):
     """Completes the staged images from the target, then finds the holders of key values that other rows need.
 
     Args:
@@ -109,7 +109,7 @@ class Begin(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Apply(Effect[tuple[Outcome, ...]]):
+class Apply(Effect[tuple[SlotOutcome, ...]]):
     """Runs one transaction for each slot, concurrently: fence, release, update, insert, delete.
 
     Args:
@@ -213,7 +213,7 @@ def apply_batch(
     slots: int,
     on_violation: OnViolation,
     queues: Sequence[tuple[int, ...]] | None = None,
-) -> Protocol[Complete | Stopped]:
+) -> Steps[Complete | Stopped]:
     """Applies one batch.
 
     Args:
@@ -225,7 +225,7 @@ def apply_batch(
     """
     slots = 1 if whole_because(net, mode) else max(1, min(slots, len(net.rows)))
     refused = yield from perform(Stage(net, slots))
-    found = yield from perform(Look(net))
+    found = yield from perform(LookUp(net))
     assignment = assign(found, rows=len(net.rows), slots=slots)
     if queues is not None:
         assignment = with_queues(assignment, queues, rows=len(net.rows), slots=slots)
@@ -259,7 +259,7 @@ def apply_batch(
     )
 
 
-def _atomically(state: _State, on_violation: OnViolation) -> Protocol[Stopped | None]:
+def _atomically(state: _State, on_violation: OnViolation) -> Steps[Stopped | None]:
     """Applies the whole batch in one transaction; after a violation once more without the faulty rows."""
     (outcome,) = yield from perform(Apply(state.net, (ALL,), True, state.dead_rows()))
     if isinstance(outcome, Applied):
@@ -271,7 +271,7 @@ def _atomically(state: _State, on_violation: OnViolation) -> Protocol[Stopped | 
     return None if isinstance(outcome, Applied) else Stopped(violation=outcome, rows=())
 
 
-def _alone(state: _State, slot: int, on_violation: OnViolation) -> Protocol[Stopped | None]:
+def _alone(state: _State, slot: int, on_violation: OnViolation) -> Steps[Stopped | None]:
     """Applies a refused slot alone, after all other slots."""
     (outcome,) = yield from perform(Apply(state.net, (slot,)))
     if isinstance(outcome, Applied):
@@ -287,9 +287,9 @@ def _alone(state: _State, slot: int, on_violation: OnViolation) -> Protocol[Stop
 
 def _find_guilty(
     state: _State, violation: Violated, rows: Collection[int], on_violation: OnViolation
-) -> Protocol[Stopped | None]:
+) -> Steps[Stopped | None]:
     """Quarantines the components that cannot be applied; or, with policy `stop`, returns them."""
-    found = yield from perform(Look(state.net, True))
+    found = yield from perform(LookUp(state.net, True))
     clashes = tuple(clash for clash in found.clashes if clash.row in rows and clash.row not in state.dead)
     if on_violation == "stop":
         named = tuple(dict.fromkeys(clash.row for clash in clashes))
@@ -313,13 +313,13 @@ def _alive(state: _State, rows: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(set(rows) - state.dead.keys()))
 
 
-def _bisect(state: _State, rows: tuple[int, ...], *, first_only: bool = False) -> Protocol[dict[int, str]]:
+def _bisect(state: _State, rows: tuple[int, ...], *, first_only: bool = False) -> Steps[dict[int, str]]:
     """Returns row → reason for components that cannot be applied even alone. Finds each by halving in `log2(rows)` trials."""
     groups = list(dict.fromkeys(state.component_of(n) for n in rows))
     return (yield from _halve(state, groups, first_only))
 
 
-def _halve(state: _State, groups: list[tuple[int, ...]], first_only: bool) -> Protocol[dict[int, str]]:
+def _halve(state: _State, groups: list[tuple[int, ...]], first_only: bool) -> Steps[dict[int, str]]:
     if not groups:
         return {}
     tried = {n for group in groups for n in group}
@@ -337,7 +337,7 @@ def _halve(state: _State, groups: list[tuple[int, ...]], first_only: bool) -> Pr
     return {**guilty, **(yield from _halve(state, groups[middle:], first_only))}
 
 
-def _set_apart(state: _State, guilty: dict[int, str]) -> Protocol[None]:
+def _set_apart(state: _State, guilty: dict[int, str]) -> Steps[None]:
     """Quarantines these rows, and all rows that depend on them."""
     more = {member: reason for row, reason in guilty.items() for member in state.component_of(row)}
     fresh = {row: reason for row, reason in {**more, **guilty}.items() if row not in state.dead}
@@ -346,7 +346,7 @@ def _set_apart(state: _State, guilty: dict[int, str]) -> Protocol[None]:
         yield from perform(Assign(Assignment(slots=state.slots, slot_of=dict.fromkeys(fresh, DEAD))))
 
 
-def _put_back(state: _State) -> Protocol[None]:
+def _put_back(state: _State) -> Steps[None]:
     """Moves every row back to its assigned slot after a search."""
     usual = {n: state.assignment.slot_of.get(n, n % state.slots) for n in range(len(state.net.rows))}
     yield from perform(Assign(Assignment(slots=state.slots, slot_of={**usual, **dict.fromkeys(state.dead, DEAD)})))

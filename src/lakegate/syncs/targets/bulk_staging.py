@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lakegate.syncs.plan.table_schema import Column
 from lakegate.syncs.targets.dialect import Connection, Dialect
-from lakegate.syncs.targets.faults import Fault
+from lakegate.syncs.targets.faults import FaultKind
 from lakegate.syncs.targets.staging import GONE, MARKS, PUT
 
 
@@ -31,7 +31,7 @@ class Part:
             self.write(connection, first, end, rows)
             connection.commit()
         except self.dialect.errors as error:
-            if self.dialect.fault(error).fault is not Fault.VIOLATION:
+            if self.dialect.fault(error).fault is not FaultKind.VIOLATION:
                 raise
             return self.dialect.violated(error).reason
         finally:

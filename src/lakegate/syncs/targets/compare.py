@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakegate.syncs.plan.apply_protocol import Progress
+from lakegate.syncs.plan.apply_protocol import SyncProgress
 from lakegate.syncs.plan.change import Image
 from lakegate.syncs.plan.difference import Difference
 from lakegate.syncs.plan.net_changes import Key, NetRow
 from lakegate.syncs.plan.table_schema import TableSchema
 from lakegate.syncs.targets.apply_sql import Writing
 from lakegate.syncs.targets.dialect import Connection, Dialect
-from lakegate.syncs.targets.faults import Fault
+from lakegate.syncs.targets.faults import FaultKind
 from lakegate.syncs.targets.staging import PUT, Questions, StagedTable
 
 ROWS, KEYS = "lakegate_verify_rows", "lakegate_verify_keys"
@@ -20,7 +20,7 @@ ROWS, KEYS = "lakegate_verify_rows", "lakegate_verify_keys"
 class SqlComparison:
     """See `lakegate.syncs.verify.Comparison`. Uses one connection, in one transaction with one snapshot."""
 
-    def __init__(self, dialect: Dialect, connection: Connection, progress: Progress | None, set_apart: int) -> None:
+    def __init__(self, dialect: Dialect, connection: Connection, progress: SyncProgress | None, set_apart: int) -> None:
         self.progress, self.set_apart = progress, set_apart
         self._dialect, self._connection, self._cursor = dialect, connection, connection.cursor()
         self._questions, self._writing = Questions(dialect), Writing(dialect)
@@ -110,7 +110,7 @@ class SqlComparison:
                 self._connection, staged.stage, columns, [types.get(one) for one in columns], staged.stage_rows(rows, 1)
             )
         except self._dialect.errors as error:
-            if self._dialect.fault(error).fault is not Fault.VIOLATION:
+            if self._dialect.fault(error).fault is not FaultKind.VIOLATION:
                 raise
             self._cursor.execute("ROLLBACK TO SAVEPOINT lakegate_verify")
         else:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from lakegate.errors import ConstraintViolated, Unavailable, UnsupportedTable
 from lakegate.syncs.plan.apply_protocol import Violated
 from lakegate.syncs.targets.dialect import Connection, Dialect
-from lakegate.syncs.targets.faults import Fault, KnownFault
+from lakegate.syncs.targets.faults import FaultKind, KnownFault
 from lakegate.syncs.targets.silence import Silence
 
 R = TypeVar("R")
@@ -71,7 +71,7 @@ class Connections:
             except self._dialect.errors:
                 connection = None
             if connection is not None and isinstance(error, self._dialect.errors):
-                if self._dialect.fault(error).fault is Fault.GONE:
+                if self._dialect.fault(error).fault is FaultKind.GONE:
                     with contextlib.suppress(*self._dialect.errors):
                         connection.close()
                     connection = None
@@ -98,11 +98,11 @@ class Connections:
                     return found
             except self._dialect.errors as error:
                 known = self._dialect.fault(error)
-                if known.fault in (Fault.OTHER, Fault.VIOLATION):
+                if known.fault in (FaultKind.OTHER, FaultKind.VIOLATION):
                     raise UnsupportedTable(
                         f"the target refused a statement: {_words(error)}; nothing was written"
                     ) from error
-                if attempt == READS_MAX or known.fault is Fault.AWAY:
+                if attempt == READS_MAX or known.fault is FaultKind.AWAY:
                     raise _unavailable(error, known, "nothing was written") from error
                 time.sleep(PAUSE_S)
         raise AssertionError("unreachable")
@@ -145,11 +145,11 @@ class Connections:
             except self._dialect.errors as error:
                 known = self._dialect.fault(error)
                 fault = known.fault
-                if fault is Fault.AWAY:
+                if fault is FaultKind.AWAY:
                     raise _unavailable(error, known, "the batch was not applied") from error
-                if fault is Fault.VIOLATION:
+                if fault is FaultKind.VIOLATION:
                     raise ViolatedError(self._dialect.violated(error)) from error
-                if fault is Fault.OTHER:
+                if fault is FaultKind.OTHER:
                     raise UnsupportedTable(
                         f"the target refused a statement: {_words(error)}; the batch was not applied"
                     ) from error
@@ -157,7 +157,7 @@ class Connections:
                     raise _unavailable(error, known, "the batch was not applied", tries=attempt) from error
                 time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.SystemRandom().uniform(0.5, 1.0))
                 # If the answer to a commit was lost, read whether the commit was made; never guess.
-                if fault is Fault.GONE and committing and is_done is not None and is_done():
+                if fault is FaultKind.GONE and committing and is_done is not None and is_done():
                     return None  # type: ignore[return-value]  # work with an `is_done` returns nothing
         raise AssertionError("unreachable")
 
@@ -165,7 +165,7 @@ class Connections:
 def _unavailable(error: BaseException, known: KnownFault, what: str, tries: int | None = None) -> Unavailable:
     """Returns the error of a temporary fault."""
     usual = "the target database does not answer"
-    if known.fault is Fault.AGAIN:
+    if known.fault is FaultKind.AGAIN:
         usual = "a conflict with another transaction" if tries is None else "each attempt ended in a conflict"
     return Unavailable(f"{known.words or usual}: {_words(error)}; {what}", tries=tries)
 

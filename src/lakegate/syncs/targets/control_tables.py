@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lakegate.errors import CommitInDoubt, Fenced
-from lakegate.syncs.plan.apply_protocol import DeadRow, Progress
+from lakegate.syncs.plan.apply_protocol import DeadRow, SyncProgress
 from lakegate.syncs.plan.dead_letters import KeptRow, kept_image, kept_row, kept_text
 from lakegate.syncs.plan.net_changes import Net
 from lakegate.syncs.targets.dialect import Dialect
@@ -51,7 +51,7 @@ class Control:
         for statement in self._dialect.control():
             cursor.execute(statement)
 
-    def take(self, cursor: Any, stream: str, epoch: int | None) -> Progress:
+    def take(self, cursor: Any, stream: str, epoch: int | None) -> SyncProgress:
         """Makes this writer the owner of the stream, with the given epoch or the next one.
 
         Raises:
@@ -61,14 +61,14 @@ class Control:
         if found is None:
             sql = "INSERT INTO lakegate_stream (stream, epoch, last_batch, position) VALUES ({m}, 0, 0, -1)"
             self._execute(cursor, sql, stream)
-            found = Progress(epoch=0, last_batch=0, position=-1)
+            found = SyncProgress(epoch=0, last_batch=0, position=-1)
         if epoch is not None and epoch < found.epoch:
             raise Fenced("a later writer has begun on this stream; nothing was written", stream=stream, epoch=epoch)
         now = found.epoch + 1 if epoch is None else epoch
         self._execute(cursor, "UPDATE lakegate_stream SET epoch = {m} WHERE stream = {m}", now, stream)
         return replace(found, epoch=now)
 
-    def read(self, cursor: Any, stream: str, lock: str = "") -> Progress | None:
+    def read(self, cursor: Any, stream: str, lock: str = "") -> SyncProgress | None:
         """Returns the progress of a stream; None if no stream has that name."""
         # `*`, because a preview may meet a table of an earlier version without the last two columns.
         self._execute(cursor, "SELECT * FROM lakegate_stream WHERE stream = {m}" + lock, stream)
@@ -77,7 +77,7 @@ class Control:
             return None
         _, epoch, last_batch, position, pending, *places = row
         place, pending_place = places or (None, None)
-        return Progress(
+        return SyncProgress(
             epoch=int(epoch), last_batch=int(last_batch), position=int(position),
             pending=None if pending is None else int(pending), place=place, pending_place=pending_place,
         )  # fmt: skip

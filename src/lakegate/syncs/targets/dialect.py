@@ -1,4 +1,7 @@
-"""The differences between databases: names, joins in writing statements, the catalogue, and the meaning of errors."""
+"""The differences between databases: names, joins in writing statements, the catalogue, and the meaning of errors.
+
+The shared statements assume `LIMIT`, `IF EXISTS`, `ADD COLUMN` and generated columns as PostgreSQL, MariaDB and SQLite have them.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Fault(Enum):
+class FaultKind(Enum):
     """The meaning of a driver's error for the transaction that it ended."""
 
     VIOLATION = "violation"
@@ -29,18 +29,20 @@ class Fault(Enum):
 class KnownFault(NamedTuple):
     """A fault, and the words to report it with, where the database's own message does not name the cause."""
 
-    fault: Fault
+    fault: FaultKind
     words: str = ""
 
 
-READ_ONLY = KnownFault(Fault.AWAY, "the target is read-only")
-FULL = KnownFault(Fault.AWAY, "the target's disk is full")
-BUSY = KnownFault(Fault.AWAY, "the target has no room for another connection")
-MEMORY = KnownFault(Fault.AWAY, "the target has no memory left")
-LOCKED = KnownFault(Fault.AWAY, "the target is locked as a whole")
-DISK = KnownFault(Fault.AWAY, "the target cannot write to its disk")
-STARTING = KnownFault(Fault.GONE, "the target is starting or shutting down")
-VIOLATION, AGAIN, GONE, OTHER = (KnownFault(one) for one in (Fault.VIOLATION, Fault.AGAIN, Fault.GONE, Fault.OTHER))
+READ_ONLY = KnownFault(FaultKind.AWAY, "the target is read-only")
+FULL = KnownFault(FaultKind.AWAY, "the target's disk is full")
+BUSY = KnownFault(FaultKind.AWAY, "the target has no room for another connection")
+MEMORY = KnownFault(FaultKind.AWAY, "the target has no memory left")
+LOCKED = KnownFault(FaultKind.AWAY, "the target is locked as a whole")
+DISK = KnownFault(FaultKind.AWAY, "the target cannot write to its disk")
+STARTING = KnownFault(FaultKind.GONE, "the target is starting or shutting down")
+VIOLATION, AGAIN, GONE, OTHER = (
+    KnownFault(one) for one in (FaultKind.VIOLATION, FaultKind.AGAIN, FaultKind.GONE, FaultKind.OTHER)
+)
 
 POSTGRES: Mapping[str, KnownFault] = {
     # classes

@@ -7,7 +7,7 @@ import threading
 import time
 
 from lakegate.syncs.targets.dialect import Connection, Dialect
-from lakegate.syncs.targets.faults import Fault
+from lakegate.syncs.targets.faults import FaultKind
 
 SILENCE_S = 60.0
 """A connection counts as lost if it has been in use for this time and the server accepts no new connection by then."""
@@ -63,7 +63,7 @@ class Silence:
                 self._dialect.connect().close()
                 found.append(True)
             except self._dialect.errors as error:
-                found.append(self._dialect.fault(error).fault is not Fault.GONE)
+                found.append(self._dialect.fault(error).fault is not FaultKind.GONE)
 
         asking = threading.Thread(target=ask, name="lakegate-silence-ask", daemon=True)
         asking.start()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from lakegate.errors import ConstraintViolated, InvalidRequest, StagedRowsLost, Unavailable
-from lakegate.syncs.plan.apply_protocol import ALL, Applied, DeadRow, Outcome, Progress, Refusal
+from lakegate.syncs.plan.apply_protocol import ALL, Applied, DeadRow, Refusal, SlotOutcome, SyncProgress
 from lakegate.syncs.plan.change import Change, Image, ManyRows
 from lakegate.syncs.plan.conflict_graph import Assignment, Clash, Edge, Found, Tie
 from lakegate.syncs.plan.dead_letters import LETTERS_MAX, KeptRow
@@ -64,12 +64,12 @@ class SqlTarget:
     def slot_rows_max(self) -> int | None:
         return self._dialect.slot_rows_max
 
-    def open_stream(self, stream: str, *, epoch: int | None = None) -> Progress:
+    def open_stream(self, stream: str, *, epoch: int | None = None) -> SyncProgress:
         if len(self._catalogue(CONTROL_TABLES)) < len(CONTROL_TABLES):
             self._transaction(self._control.make, fenced=False)
         self._extend()
 
-        def take() -> Progress:
+        def take() -> SyncProgress:
             return self._transaction(lambda cursor: self._control.take(cursor, stream, epoch), fenced=False)
 
         try:
@@ -225,7 +225,7 @@ class SqlTarget:
 
     def apply(
         self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
-    ) -> Outcome:
+    ) -> SlotOutcome:
         stream = self._open
         batch = stream.last_batch + 1
         has_row = slot >= 0 and not is_trial
@@ -358,7 +358,7 @@ class SqlTarget:
         self.forget_tables()
         stream.last_batch = batch
 
-    def progress(self, stream: str) -> Progress | None:
+    def progress(self, stream: str) -> SyncProgress | None:
         if not self._has_table("lakegate_stream"):
             return None
         return self._transaction(lambda cursor: self._control.read(cursor, stream), fenced=False)

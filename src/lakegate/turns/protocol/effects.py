@@ -117,7 +117,7 @@ class FindMark(Effect[StepMark | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Execute(Effect[Literal["done", "conflict"]]):
+class RunStatement(Effect[Literal["done", "conflict"]]):
     """Runs the statement of this step under its token. "done" does not mean that a commit was made."""
 
     table: TableLocation

@@ -249,7 +249,7 @@ class LockRecord:
 
         Earlier versions keep unknown keys at the top level, but drop them inside a ticket. The keys go by nonce: a job that went
         back to such a version has a ticket without an entry, so newer versions never assume a priority for it (see
-        `moves.reason_to_wait`).
+        `transitions.reason_to_wait`).
         """
         priorities = {
             t.nonce: {"priority": t.priority, "aging_ms": t.aging_ms}

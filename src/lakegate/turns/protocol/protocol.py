@@ -16,19 +16,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lakegate.effects import Protocol, perform
+from lakegate.effects import Steps, perform
 from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.effects import (
     Attempt,
     CommitEntry,
     CompareAndSet,
-    Execute,
     FindMark,
     LiveSessions,
     NoteTurn,
     ReadRecord,
     ReadTokens,
+    RunStatement,
     StepMark,
     WaitForChange,
     WallClock,
@@ -61,7 +61,7 @@ class CheckpointView:
     is_batch_open: bool
 
 
-def begin(job: JobName, checkpoint: CheckpointView, session: SessionId | None = None) -> Protocol[LockRecord | None]:
+def begin(job: JobName, checkpoint: CheckpointView, session: SessionId | None = None) -> Steps[LockRecord | None]:
     """Cleans up after an earlier run of this job: closes its dead turn, and marks the turn as done if its batch had finished.
 
     Only the job itself can find out whether its lost turn had finished: the commit log is in its checkpoint. `session` belongs
@@ -121,7 +121,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class NotGranted:
     """The turn was not granted in time; the ticket is taken back."""
 
     reason: str
@@ -135,12 +135,12 @@ class SessionLost:
     """The store no longer counts this run as alive."""
 
 
-def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | Refused | SessionLost]:
+def take_turn(lock: str, attempt: Attempt, order: Order) -> Steps[Granted | NotGranted | SessionLost]:
     """Asks for the turn, waits, and has it granted; the compare-and-set that grants also assigns the epoch.
 
     A paused job does not ask, and a job that is paused while it waits is refused. A record whose epoch is below a known epoch
-    is an older copy, and is first raised above that epoch (`moves.outdated`). The turn counts from the moment when its mark is
-    stored: if an older copy gave two turns the same epoch, only one of them can store its mark.
+    is an older copy, and is first raised above that epoch (`transitions.outdated`). The turn counts from the moment when its mark
+    is stored: if an older copy gave two turns the same epoch, only one of them can store its mark.
     """
     me, nonce, asked_at_ms = attempt.holder, attempt.nonce, 0
     while True:
@@ -163,7 +163,7 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
         if pause is not None:
             is_back = yield from take_back(nonce)
             if is_back:
-                return Refused(reason=f"{me.job} is {pause}", holder=record.holder, is_paused=True)
+                return NotGranted(reason=f"{me.job} is {pause}", holder=record.holder, is_paused=True)
             continue
         live = yield from perform(LiveSessions(record.holder))
         if me.session not in live.ids:
@@ -205,10 +205,10 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
         if waited == "timeout":
             is_back = yield from take_back(nonce)
             if is_back:
-                return Refused(reason=waits.reason, holder=record.holder)
+                return NotGranted(reason=waits.reason, holder=record.holder)
 
 
-def take_back(nonce: Nonce) -> Protocol[bool]:
+def take_back(nonce: Nonce) -> Steps[bool]:
     """Takes the ticket back; False if the turn is ours already (a grant whose reply was lost)."""
     while True:
         stored = yield from perform(ReadRecord())
@@ -222,7 +222,7 @@ def take_back(nonce: Nonce) -> Protocol[bool]:
         yield from perform(CompareAndSet(transitions.give_up(record, nonce), stored.version))
 
 
-def _tables_epoch(tables: tuple[TableLocation, ...]) -> Protocol[Epoch]:
+def _tables_epoch(tables: tuple[TableLocation, ...]) -> Steps[Epoch]:
     """Returns the highest epoch that the tables have seen.
 
     An epoch above the record's shows that the record went back, or that the table came from another lock: its holders may have
@@ -255,7 +255,7 @@ def _granted(record: LockRecord, asked_at_ms: int) -> Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class GrantedTurn:
     """A granted turn, as the later steps refer to it."""
 
     lock: str
@@ -290,8 +290,8 @@ class NoTable:
 
 
 def enter_table(
-    turn: Turn, table: TableLocation, *, is_replay: bool, is_written: bool
-) -> Protocol[Entered | NoTable | FencedBy | NotHolder]:
+    turn: GrantedTurn, table: TableLocation, *, is_replay: bool, is_written: bool
+) -> Steps[Entered | NoTable | FencedBy | NotHolder]:
     """Makes the table refuse every earlier turn, before this turn reads or writes it.
 
     Args:
@@ -333,7 +333,7 @@ def enter_table(
     return Entered(version=Version(reading.version + 1)) if is_confirmed else NotHolder()
 
 
-def _confirm(turn: Turn, table: TableLocation, raised: frozenset[TokenId], *, is_whole: bool) -> Protocol[bool]:
+def _confirm(turn: GrantedTurn, table: TableLocation, raised: frozenset[TokenId], *, is_whole: bool) -> Steps[bool]:
     while True:
         stored = yield from perform(ReadRecord())
         record = stored.record
@@ -345,7 +345,7 @@ def _confirm(turn: Turn, table: TableLocation, raised: frozenset[TokenId], *, is
         yield from perform(CompareAndSet(confirmed, stored.version))
 
 
-def _is_mine(record: LockRecord, turn: Turn) -> bool:
+def _is_mine(record: LockRecord, turn: GrantedTurn) -> bool:
     return record.is_held_by(turn.nonce) and record.epoch == turn.epoch
 
 
@@ -378,7 +378,7 @@ class Conflicted:
 
 def look(
     table: TableLocation, token_id: TokenId, token: Token, mark: StepMark
-) -> Protocol[NotApplied | AlreadyApplied | OtherWork | FencedBy | Behind]:
+) -> Steps[NotApplied | AlreadyApplied | OtherWork | FencedBy | Behind]:
     """Checks whether the table holds a step already, and if so, whether it is this step with these offsets."""
     before = yield from perform(ReadTokens(table))
     reading = read_token(before.tokens.get(token_id), token)
@@ -392,7 +392,7 @@ def look(
 
 def write_step(
     table: TableLocation, token_id: TokenId, token: Token, mark: StepMark
-) -> Protocol[Written | AlreadyApplied | OtherWork | Conflicted | FencedBy | Behind]:
+) -> Steps[Written | AlreadyApplied | OtherWork | Conflicted | FencedBy | Behind]:
     """Writes a step exactly once, whatever happened before and however many others are writing.
 
     The token is read again after the statement, even after a statement that wrote nothing: stock Delta skips a write
@@ -403,7 +403,7 @@ def write_step(
         reading = yield from look(table, token_id, token, mark)
         if not isinstance(reading, NotApplied):
             return reading
-        outcome = yield from perform(Execute(table, token_id, token, mark))
+        outcome = yield from perform(RunStatement(table, token_id, token, mark))
         if outcome == "conflict":
             attempts += 1
             continue
@@ -414,7 +414,7 @@ def write_step(
     return Conflicted(attempts)
 
 
-def check_fence(table: TableLocation, token_id: TokenId, epoch: Epoch) -> Protocol[FencedBy | None]:
+def check_fence(table: TableLocation, token_id: TokenId, epoch: Epoch) -> Steps[FencedBy | None]:
     """Checks whether a later turn has raised my id on the table: then a write that seemed done may have been skipped."""
     after = yield from perform(ReadTokens(table))
     reading = read_token(after.tokens.get(token_id), Token(epoch=epoch, batch=-1))
@@ -424,7 +424,7 @@ def check_fence(table: TableLocation, token_id: TokenId, epoch: Epoch) -> Protoc
 # ---------------------------------------------------------------------------------------------------------- complete
 
 
-def complete(turn: Turn) -> Protocol[bool]:
+def complete(turn: GrantedTurn) -> Steps[bool]:
     """Ends the turn clean. True once the record shows it; False if another process closed the turn first."""
     while True:
         stored = yield from perform(ReadRecord())
@@ -435,7 +435,7 @@ def complete(turn: Turn) -> Protocol[bool]:
         yield from perform(CompareAndSet(transitions.complete(record, now_ms=now_ms), stored.version))
 
 
-def close_unclean(turn: Turn) -> Protocol[bool]:
+def close_unclean(turn: GrantedTurn) -> Steps[bool]:
     """Ends the turn in any other way; one of its transactions may still be running, so its ids are marked in doubt.
 
     False if another process had closed the turn before: the turn had ended then, not now.
@@ -457,7 +457,7 @@ def announce_idle(
     order: Order,
     idle_at: Mapping[TableLocation, Version],
     run: str | None = None,
-) -> Protocol[bool]:
+) -> Steps[bool]:
     """Records that the job has nothing left to do up to these versions. Creates the record if there is none.
 
     `run` names the run until idle in which the job is idle.
@@ -484,7 +484,7 @@ def announce_idle(
         yield from perform(CompareAndSet(idle, stored.version))
 
 
-def find_work(job: JobName, session: SessionId) -> Protocol[bool]:
+def find_work(job: JobName, session: SessionId) -> Steps[bool]:
     """Withdraws the idle note; False, and nothing changed, if `session` is lost: the note may belong to another run."""
     while True:
         stored = yield from perform(ReadRecord())
@@ -497,7 +497,7 @@ def find_work(job: JobName, session: SessionId) -> Protocol[bool]:
         yield from perform(CompareAndSet(transitions.find_work(record, job), stored.version))
 
 
-def leave(job: JobName, session: SessionId, run: str) -> Protocol[bool]:
+def leave(job: JobName, session: SessionId, run: str) -> Steps[bool]:
     """Records that the job has left this run until idle; False, and nothing recorded, if `session` is lost.
 
     In that case another process of the job may be at work in the same run, and the others must wait for it.

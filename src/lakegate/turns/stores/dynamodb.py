@@ -33,7 +33,7 @@ from lakegate.turns.ports import SessionState
 from lakegate.turns.protocol.effects import CasReply, Stored
 from lakegate.turns.protocol.lock_record import LockRecord, Mark, NewerFormat, higher, record_from_json
 from lakegate.turns.protocol.transitions import Sessions, first_to_go
-from lakegate.turns.stores.dynamodb_table import ABSENT, Item, NoAnswer, NoTable, Table
+from lakegate.turns.stores.dynamodb_table import ABSENT, DynamodbTable, Item, NoAnswer, NoTable
 
 RECORD_BYTES_MAX: Final = 390_000
 """The limit of an item is 400 KB, with its names and numbers."""
@@ -58,7 +58,7 @@ class DynamodbSession:
         self._ending = threading.Lock()
         call_ms = min(place.session_timeout_ms / ANSWERS_PER_LEASE, place.call_timeout_ms)
         # A separate client: other requests of this process cannot delay a heartbeat.
-        self._table = Table(place, call_ms / 1000)
+        self._table = DynamodbTable(place, call_ms / 1000)
         _OPEN_HERE.add(session_id)
 
     @property
@@ -126,7 +126,7 @@ class DynamodbTurnStore:
 
     def __init__(self, place: DynamodbPlace, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._place, self._monotonic_s = place, monotonic_s
-        self._table = Table(place, place.call_timeout_ms / 1000)
+        self._table = DynamodbTable(place, place.call_timeout_ms / 1000)
         self._open_sessions: list[DynamodbSession] = []
         self._seen: dict[str, dict[SessionId, tuple[int, float]]] = {}
         """Lock → session → its counter, and the time since when the counter has been seen at this value."""

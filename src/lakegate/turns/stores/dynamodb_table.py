@@ -38,7 +38,7 @@ from lakegate.turns.stores.dynamodb_errors import (
     plain,
 )
 
-__all__ = ["ABSENT", "Item", "NoAnswer", "NoTable", "Outcome", "Table"]
+__all__ = ["ABSENT", "DynamodbTable", "Item", "NoAnswer", "NoTable", "WriteOutcome"]
 
 KEY: Final = ("part", "name")
 ABSENT: Final[Mapping[str, str | int]] = {}
@@ -56,7 +56,7 @@ _LOADER: Final = Loader()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class WriteOutcome:
     """The outcome of a change."""
 
     is_done: bool
@@ -66,7 +66,7 @@ class Outcome:
     """An earlier attempt had no answer: the current item may be its work."""
 
 
-class Table:
+class DynamodbTable:
     """A client of the table. Safe to use from several threads.
 
     Args:
@@ -128,7 +128,7 @@ class Table:
                 return
             asked["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
-    def put(self, item: Item, expected: Mapping[str, str | int]) -> Outcome:
+    def put(self, item: Item, expected: Mapping[str, str | int]) -> WriteOutcome:
         """Writes the whole item, if the current item has the expected values, or does not exist if `ABSENT` is expected.
 
         Raises:
@@ -138,7 +138,7 @@ class Table:
         """
         return self._change("put_item", {"Item": _typed(item)}, _condition(expected))
 
-    def count_up(self, part: str, name: str, attribute: str, expected: Mapping[str, str | int]) -> Outcome:
+    def count_up(self, part: str, name: str, attribute: str, expected: Mapping[str, str | int]) -> WriteOutcome:
         """Adds one, or more than one if an answer was lost. Raises the errors of `put`."""
         asked = {"Key": _typed({"part": part, "name": name}), "UpdateExpression": "ADD #n :one"}
         condition = _condition(expected)
@@ -148,7 +148,7 @@ class Table:
 
     def delete(
         self, part: str, name: str, expected: Mapping[str, str | int], *, within_s: float | None = None
-    ) -> Outcome:
+    ) -> WriteOutcome:
         """Deletes the item, with a separate deadline if one is given. Raises the errors of `put`."""
         asked = {"Key": _typed({"part": part, "name": name})}
         return self._change("delete_item", asked, _condition(expected), within_s)
@@ -209,15 +209,15 @@ class Table:
 
     def _change(
         self, operation: str, asked: dict[str, Any], condition: dict[str, Any], within_s: float | None = None
-    ) -> Outcome:
+    ) -> WriteOutcome:
         asked = asked | condition | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         is_repeated = False
         for _ in self._attempts(self.deadline() if within_s is None else time.monotonic() + within_s):
             try:
                 self._send(operation, asked)
-                return Outcome(is_done=True, is_repeated=is_repeated)
+                return WriteOutcome(is_done=True, is_repeated=is_repeated)
             except Refused as refused:
-                return Outcome(is_done=False, item=refused.item, is_repeated=is_repeated)
+                return WriteOutcome(is_done=False, item=refused.item, is_repeated=is_repeated)
             except NoAnswer:
                 is_repeated = True
             except NotDone:

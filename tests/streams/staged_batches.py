@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.delta.delta_tables import commit_paths
 from tests.stream_bench import Bench
-from tests.streams.test_mutate import RECORD, REQUEST, records, requests
+from tests.streams.three_streams import RECORD, REQUEST, records, requests
 
 ERASURE = "person string, op string"
 OTHERS = ("Mut", "TTL")

@@ -1,4 +1,4 @@
-"""Functions that tests of targets share: empty databases, scenarios in each dialect, and one way to run and compare."""
+"""Databases of each kind as targets: empty ones, scenarios in their dialects, and one way to run a sync and compare tables."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from harness.changes import Changes, Scenario, table_text
 from lakegate.demo.database_servers import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.runner import AppliedBatch, SyncSettings, run
+from tests.syncs.short_changes import Step, changes_of
 
 KINDS = [
     pytest.param("postgres", marks=pytest.mark.postgres),
@@ -140,32 +141,6 @@ def state(database: Database, tables: Sequence[str]) -> dict[str, list[str]]:
 def expected(scenario: Scenario) -> dict[str, list[str]]:
     """The scenario's end, as `state` shows it."""
     return {table: table_text(rows) for table, rows in scenario.final.items()}
-
-
-def changes_of(*steps: tuple[Any, ...]) -> list[Change]:
-    """Changes from short rows: (tx, table, op, before, after)."""
-    return [
-        Change(seq=seq, tx=str(tx), table=table, op=op, before=before, after=after)
-        for seq, (tx, table, op, before, after) in enumerate(steps)
-    ]
-
-
-Step = tuple[Any, ...]
-
-
-def c(tx: Any, row: dict[str, Any], table: str = "t") -> Step:
-    """A row is created."""
-    return (tx, table, "c", None, row)
-
-
-def d(tx: Any, row: dict[str, Any], table: str = "t") -> Step:
-    """A row is deleted."""
-    return (tx, table, "d", row, None)
-
-
-def u(tx: Any, row: dict[str, Any], table: str = "t", **new: Any) -> Step:
-    """A row is updated."""
-    return (tx, table, "u", row, {**row, **new})
 
 
 WAYS = [("atomic", 1, 10_000), ("parallel", 2, 10_000), ("parallel", 8, 2)]
