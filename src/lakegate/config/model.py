@@ -14,11 +14,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from lakegate.config.places import CoordinatorUrl, Location
+from lakegate.config.places import CoordinatorUrl, LocalPath, Path
 from lakegate.config.sections import Named, Section, Written
-from lakegate.config.streams import COLUMN_NAMES, DAY_MS, DDL, FilesSource, StreamSpec
+from lakegate.config.streams import DAY_MS, ColumnNames, Ddl, FilesSource, StreamSpec
 from lakegate.config.syncs import SyncSpec
-from lakegate.config.value_types import LOCK_NAME, Choice, Duration, Entry, Text, TextMap, name_type
+from lakegate.config.value_types import LOCK_NAME, Choice, Entry, Milliseconds, Text, TextMap, name_type
 from lakegate.config.yaml_nodes import shown_key
 
 LogStoreWord = Literal["auto", "conditional", "dynamodb", "single_driver"]
@@ -37,7 +37,7 @@ class CoordinatorSpec(Section, title="coordinator"):
     url: Annotated[str, CoordinatorUrl()] = Field(default="", examples=['"sqlite:./lake/_lakegate/turns.db"'])
     """The store of turns. `sqlite:PATH` serves the processes of one machine, `memory:` one process,
     `zookeeper://host:port,…/chroot` and `dynamodb://TABLE?region=…` several machines. Default: `sqlite:<storage>/turns.db`."""
-    lock_timeout_ms: Annotated[int, Duration()] = Field(default=60_000, examples=["60s"])
+    lock_timeout_ms: Milliseconds = Field(default=60_000, examples=["60s"])
     """How long a micro-batch waits for its turn before the stream gives up, writes nothing and tries later."""
 
 
@@ -46,7 +46,7 @@ class TableSpec(Section, title="tables.NAME"):
 
     name: str = Field(default="", exclude=True)
     """The name of the table in the file."""
-    path: Annotated[str | None, Location()] = Field(default=None, examples=["./lake/engagement"])
+    path: Path | None = Field(default=None, examples=["./lake/engagement"])
     """The path or URI of the table. Either this or `name`."""
     catalog_name: Annotated[str | None, CATALOG_NAME] = Field(
         default=None, serialization_alias="name", examples=["db.engagement"]
@@ -55,13 +55,11 @@ class TableSpec(Section, title="tables.NAME"):
     lock: Annotated[str, LOCK_NAME] = Field(default="", examples=["ENGAGEMENT_HVS_DATA"])
     """The lock whose turns the writers of this table take. Tables with the same lock share its turns. Default: the table's name
     here."""
-    columns: Annotated[str | None, DDL] = Field(
-        default=None, examples=['"engagement_id STRING NOT NULL, person_id STRING"']
-    )
+    columns: Ddl | None = Field(default=None, examples=['"engagement_id STRING NOT NULL, person_id STRING"'])
     """The table's columns, for its creation. Without it the first append creates the table in its turn."""
-    partition_by: Annotated[tuple[str, ...], COLUMN_NAMES] = Field(default=(), examples=["[org_id]"])
+    partition_by: ColumnNames = Field(default=(), examples=["[org_id]"])
     """Partition columns, for its creation; on an existing table compared by `check`, never applied."""
-    cluster_by: Annotated[tuple[str, ...], COLUMN_NAMES] = Field(default=(), examples=["[org_id, engagement_time]"])
+    cluster_by: ColumnNames = Field(default=(), examples=["[org_id, engagement_time]"])
     """Clustering columns, for its creation; on an existing table compared by `check`, never applied."""
     properties: Annotated[Mapping[str, str], TextMap(of="a table property and its value")] = Field(
         default_factory=dict, examples=['{delta.enableDeletionVectors: "true"}']
@@ -94,11 +92,9 @@ class Pipeline(
 
     name: Annotated[str, name_type("the pipeline's name")] = Field(examples=["engagement"])
     """The pipeline's name."""
-    storage: Annotated[str, Location(schemes=())] = Field(default="", examples=["./lake/_lakegate"])
+    storage: LocalPath = Field(default="", examples=["./lake/_lakegate"])
     """Where Lakegate keeps checkpoints, ledger, request tables and dead letters. Default: ./_lakegate."""
-    keep_ledger_ms: Annotated[int, Duration()] = Field(
-        default=400 * DAY_MS, serialization_alias="keep_ledger_for", examples=["90d"]
-    )
+    keep_ledger_ms: Milliseconds = Field(default=400 * DAY_MS, serialization_alias="keep_ledger_for", examples=["90d"])
     """How long the ledger keeps turns. A run deletes files of older ones when it starts; the last of each job stays."""
     coordinator: CoordinatorSpec = Field(
         default_factory=CoordinatorSpec, examples=['{url: "sqlite:./lake/_lakegate/turns.db", lock_timeout: 60s}']

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from lakegate.config.dynamodb import read_dynamodb
 from lakegate.config.options import BadPlace
@@ -64,6 +64,10 @@ class Location(ValueType[str]):
 
     def schema(self, of_field: JsonSchema) -> JsonSchema:
         return {"type": "string", "minLength": 1}
+
+
+Path = Annotated[str, Location()]
+LocalPath = Annotated[str, Location(schemes=())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,3 +138,6 @@ class Dsn(ValueType[str]):
 
     def schema(self, of_field: JsonSchema) -> JsonSchema:
         return or_reference({"type": "string", "pattern": "^(sqlite:.+|(postgresql|postgres|mysql|mariadb)://.+)$"})
+
+
+DatabaseUrl = Annotated[str, Dsn()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import (
     AliasGenerator,
@@ -201,7 +201,10 @@ def _no_entries(node: Node) -> Entries:
 
 def type_of(field: FieldInfo) -> ValueType[Any] | None:
     """Returns the value type of a field; None if its value is a section."""
-    return next((one for one in field.metadata if isinstance(one, ValueType)), None)
+    of_alternatives = [
+        one for alternative in get_args(field.annotation) for one in getattr(alternative, "__metadata__", ())
+    ]
+    return next((one for one in (*field.metadata, *of_alternatives) if isinstance(one, ValueType)), None)
 
 
 def has_default(field: FieldInfo) -> bool:

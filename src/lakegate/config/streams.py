@@ -11,17 +11,17 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from lakegate.config.places import Location
+from lakegate.config.places import Path
 from lakegate.config.sections import FromSection, Section, Written
 from lakegate.config.value_types import (
     AfterJobs,
     Choice,
-    Count,
-    Duration,
     Flag,
+    Milliseconds,
     Text,
     TextMap,
     Texts,
+    WholeNumber,
     duration_text,
     name_type,
 )
@@ -43,12 +43,15 @@ DAY_MS: Final = 86_400_000
 MAINTAIN_EVERY_MS: Final = DAY_MS
 """Without a pace a maintain stream would compact after every commit of the other streams."""
 
-SQL: Final = Text(expected="SQL", word="SQL")
-DDL: Final = Text(expected="Spark DDL", word="DDL")
-COLUMN_NAMES: Final = Texts(of=Text(expected="a column's name", word="column"))
-SQL_BY_COLUMN: Final = TextMap(of="a column and its SQL", is_sql=True)
-TOPICS: Final = Texts(of=Text(pattern=r"[A-Za-z0-9._, -]+", expected="a topic's name", word="topic"), separator=",")
-SERVERS: Final = Text(expected="host:port, with commas between several")
+Sql = Annotated[str, Text(expected="SQL", word="SQL")]
+Ddl = Annotated[str, Text(expected="Spark DDL", word="DDL")]
+SqlByColumn = Annotated[Mapping[str, str], TextMap(of="a column and its SQL", is_sql=True)]
+ColumnNames = Annotated[tuple[str, ...], Texts(of=Text(expected="a column's name", word="column"))]
+Topics = Annotated[
+    tuple[str, ...],
+    Texts(of=Text(pattern=r"[A-Za-z0-9._, -]+", expected="a topic's name", word="topic"), separator=","),
+]
+Servers = Annotated[str, Text(expected="host:port, with commas between several")]
 TABLE_NAME: Final = name_type("a name under tables")
 _STREAMS: Final = Texts(of=name_type("a stream's name"))
 
@@ -109,18 +112,18 @@ Source = FilesSource | KafkaSource
 class StreamSource(Section, title="source"):
     """The source of a stream, as it is written."""
 
-    files: Annotated[str | None, Location()] = Field(default=None, examples=['"./in/ingest"'])
+    files: Path | None = Field(default=None, examples=['"./in/ingest"'])
     """A folder with everything below it, a file or a glob. Files are read whole, in the order of their times. Folder names
     `name=value` give columns. A path that exists as it is written is not read as a glob. Either this or `kafka`."""
     format: Annotated[FileFormat | None, Choice(FileFormat)] = Field(default=None, examples=["parquet"])
     """The files' format; `json` is one record per line. Default: parquet."""
-    kafka: Annotated[tuple[str, ...] | None, TOPICS] = Field(default=None, examples=["eng.mutations"])
+    kafka: Topics | None = Field(default=None, examples=["eng.mutations"])
     """The topic or topics. Either this or `files`."""
-    servers: Annotated[str | None, SERVERS] = Field(default=None, examples=['"h1:9092,h2:9092"'])
+    servers: Servers | None = Field(default=None, examples=['"h1:9092,h2:9092"'])
     """The brokers to begin with; required with `kafka`."""
     value: Annotated[Literal["json"] | None, Choice(Literal["json"])] = Field(default=None, examples=["json"])
     """How a Kafka record's value is decoded. Default: json."""
-    columns: Annotated[str | None, DDL] = Field(
+    columns: Ddl | None = Field(
         default=None,
         serialization_alias="schema",
         examples=['"alias_id STRING, new_person_id STRING, seq BIGINT"'],
@@ -150,11 +153,9 @@ class StreamSource(Section, title="source"):
 class Append(Section, title="append"):
     """Appends rows."""
 
-    columns: Annotated[Mapping[str, str], SQL_BY_COLUMN] = Field(
-        default_factory=dict, examples=["{person_id: alias_id}"]
-    )
+    columns: SqlByColumn = Field(default_factory=dict, examples=["{person_id: alias_id}"])
     """Columns to add: table column to SQL over the record."""
-    key: Annotated[tuple[str, ...], COLUMN_NAMES] = Field(default=(), examples=["[engagement_id]"])
+    key: ColumnNames = Field(default=(), examples=["[engagement_id]"])
     """The columns that identify a record; required with `keep_first`."""
     on_duplicate: Annotated[OnDuplicate, Choice(OnDuplicate)] = Field(default="allow", examples=["keep_first"])
     """`keep_first`: a row whose key is already in the table, or earlier in the batch, is not written again. With `allow`
@@ -169,7 +170,7 @@ class Append(Section, title="append"):
 class Unmatched(Section, title="unmatched"):
     """The treatment of an `arrived` request that never matched."""
 
-    retry_for_ms: Annotated[int, Duration()] = Field(default=30 * DAY_MS, examples=["30d"])
+    retry_for_ms: Milliseconds = Field(default=30 * DAY_MS, examples=["30d"])
     """How long after it was first seen an `arrived` request that never matched is kept."""
     then: Annotated[Literal["dead_letter"], Choice(Literal["dead_letter"])] = Field(
         default="dead_letter", examples=["dead_letter"]
@@ -180,20 +181,18 @@ class Unmatched(Section, title="unmatched"):
 class Mutate(Section, title="mutate"):
     """Changes existing rows, future rows, or both (rules M1 to M8 of docs/explanation/requests.md)."""
 
-    match: Annotated[Mapping[str, str], SQL_BY_COLUMN] = Field(examples=["{alias_id: alias_id}"])
+    match: SqlByColumn = Field(examples=["{alias_id: alias_id}"])
     """The rows to change: table column to SQL over the request; all must be equal."""
-    set: Annotated[Mapping[str, str], SQL_BY_COLUMN] = Field(
-        default_factory=dict, examples=["{person_id: new_person_id}"]
-    )
+    set: SqlByColumn = Field(default_factory=dict, examples=["{person_id: new_person_id}"])
     """The new values: table column to SQL over the request. Required unless `delete_when` is given."""
-    delete_when: Annotated[str | None, SQL] = Field(default=None, examples=["\"op = 'delete'\""])
+    delete_when: Sql | None = Field(default=None, examples=["\"op = 'delete'\""])
     """SQL over the request: where it is true the matching rows are deleted, not changed."""
-    sequence_by: Annotated[str | None, SQL] = Field(default=None, examples=["seq"])
+    sequence_by: Sql | None = Field(default=None, examples=["seq"])
     """SQL over the request: its position in the order of the requests for one key; a late request with a lower one is not
     applied. Refused when `set` assigns a column of `match`. Default: the order of the source."""
     applies_to: Annotated[AppliesTo, Choice(AppliesTo)] = Field(examples=["arrived_and_later"])
     """`arrived`: kept until it has matched once, then settled. `arrived_and_later`: stays active, also for later rows."""
-    stand_for_ms: Annotated[int | None, Duration()] = Field(default=None, examples=["365d"])
+    stand_for_ms: Milliseconds | None = Field(default=None, examples=["365d"])
     """How long an `arrived_and_later` request stays active. Default: for ever."""
     unmatched: Unmatched = Field(default=Unmatched(), examples=["{retry_for: 30d, then: dead_letter}"])
     """The treatment of `arrived` requests that never match. Default: {retry_for: 30d, then: dead_letter}."""
@@ -230,12 +229,12 @@ class Mutate(Section, title="mutate"):
 class Erase(Section, title="erase"):
     """Deletes all matching rows, now and later (rules E1 to E5 of docs/explanation/requests.md)."""
 
-    match: Annotated[Mapping[str, str], SQL_BY_COLUMN] = Field(examples=["{alias_id: alias_id}"])
+    match: SqlByColumn = Field(examples=["{alias_id: alias_id}"])
     """The rows to change: table column to SQL over the request; all must be equal."""
-    lift_when: Annotated[str | None, SQL] = Field(default=None, examples=["\"op = 'lift'\""])
+    lift_when: Sql | None = Field(default=None, examples=["\"op = 'lift'\""])
     """SQL over the request: where it is true an earlier erasure ends, for a person who comes back. Default: an erasure stays
     active for ever."""
-    physical_within_ms: Annotated[int | None, Duration()] = Field(default=None, examples=["30d"])
+    physical_within_ms: Milliseconds | None = Field(default=None, examples=["30d"])
     """The time after an erasure by which its bytes are gone from files of the table, of other streams' requests and of dead
     letters: the stream rewrites them in time, and deletes the old ones. Default: they stay until other jobs purge and vacuum
     the files."""
@@ -250,9 +249,9 @@ class Maintain(Section, title="maintain"):
 
     optimize: Annotated[bool, Flag()] = Field(default=False, examples=["true"])
     """Compact small files, whenever rows were added or changed since the last time."""
-    zorder_by: Annotated[tuple[str, ...], COLUMN_NAMES] = Field(default=(), examples=["[engagement_time]"])
+    zorder_by: ColumnNames = Field(default=(), examples=["[engagement_time]"])
     """Order the rows by these columns; only with `optimize`, and not on a table with `cluster_by`."""
-    vacuum_older_than_ms: Annotated[int | None, Duration()] = Field(default=None, examples=["30d"])
+    vacuum_older_than_ms: Milliseconds | None = Field(default=None, examples=["30d"])
     """Delete files that left the table at least this long ago; not less than its `delta.deletedFileRetentionDuration`. Default:
     none are deleted."""
 
@@ -271,7 +270,7 @@ StreamKind = Append | Mutate | Erase | Maintain
 class TurnLimit(Section, title="turn_limit"):
     """The maximum length of a turn."""
 
-    batches: Annotated[int, Count()] = Field(default=10, examples=["10"])
+    batches: WholeNumber = Field(default=10, examples=["10"])
     """The maximum number of micro-batches in a turn, so that a backlog does not block the others for hours. With `coverage:
     publish` it has one."""
 
@@ -282,7 +281,7 @@ class StreamSpec(Section, title="streams.NAME"):
     name: str = Field(default="", exclude=True)
     table: Annotated[str, TABLE_NAME] = Field(examples=["engagement"])
     """The table that the stream writes to: a name under `tables`."""
-    every_ms: Annotated[int | None, Duration()] = Field(default=None, examples=["1h"])
+    every_ms: Milliseconds | None = Field(default=None, examples=["1h"])
     """The pace of the stream; `--once` and `--until-idle` ignore it. Default: again as soon as it has work; `1d` with
     `maintain`."""
     after: Annotated[After | None, AfterJobs(_STREAMS)] = Field(default=None, examples=["Ingestion"])
@@ -290,11 +289,11 @@ class StreamSpec(Section, title="streams.NAME"):
     come, first served."""
     strict: Annotated[tuple[str, ...], _STREAMS] = Field(default=(), examples=["Ingestion"])
     """The strict predecessors: the last completed turn on the lock must belong to one of these streams."""
-    absent_after_ms: Annotated[int, Duration()] = Field(default=7_200_000, examples=["2h"])
+    absent_after_ms: Milliseconds = Field(default=7_200_000, examples=["2h"])
     """The time without a live run after which a stream named in `after` no longer blocks this stream."""
-    priority: Annotated[int, Count()] = Field(default=0, examples=["5"])
+    priority: WholeNumber = Field(default=0, examples=["5"])
     """Of the streams whose order rule lets them in, the highest priority goes first; waiting raises it, see `aging`."""
-    aging_ms: Annotated[int, Duration()] = Field(default=AGING_MS, examples=["5m"])
+    aging_ms: Milliseconds = Field(default=AGING_MS, examples=["5m"])
     """The waiting time that raises the priority by one, so that no stream waits for ever."""
     source: Annotated[Source | None, FromSection(StreamSource)] = None
     """The source of its records; required except with `maintain`."""
@@ -306,7 +305,7 @@ class StreamSpec(Section, title="streams.NAME"):
     """Delete rows for good. One of `append`, `mutate`, `erase`, `maintain`."""
     maintain: Maintain | None = None
     """Maintain the table's files; no row is changed. One of `append`, `mutate`, `erase`, `maintain`."""
-    max_rows_per_batch: Annotated[int, Count()] = Field(default=1_000_000, examples=["1000000"])
+    max_rows_per_batch: WholeNumber = Field(default=1_000_000, examples=["1000000"])
     """The maximum number of rows in a micro-batch; a file is read whole."""
     turn_limit: TurnLimit = Field(default_factory=TurnLimit, examples=["{batches: 10}"])
     """The maximum length of a turn. Default: {batches: 10}."""
@@ -314,7 +313,7 @@ class StreamSpec(Section, title="streams.NAME"):
     """The treatment of a record that cannot be read or does not fit."""
     on_new_column: Annotated[OnNewColumn, Choice(OnNewColumn)] = Field(default="ignore", examples=["add"])
     """The treatment of a source column that the table does not have; it is reported in any case."""
-    checkpoint: Annotated[str | None, Location()] = Field(default=None, examples=["./lake/checkpoints/ingestion"])
+    checkpoint: Path | None = Field(default=None, examples=["./lake/checkpoints/ingestion"])
     """The streaming checkpoint; may name an existing one. Default: `<storage>/checkpoints/<stream>`."""
     coverage: Annotated[Coverage, Choice(Coverage)] = Field(default="exclusive", examples=["exclusive"])
     """The scope of the turn: `exclusive`, the whole micro-batch; `publish`, only its commits: the changes of a batch are

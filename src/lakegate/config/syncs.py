@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler
 
-from lakegate.config.places import Dsn, Location
+from lakegate.config.places import DatabaseUrl, LocalPath
 from lakegate.config.sections import FromSection, Section, Written
-from lakegate.config.streams import COLUMN_NAMES, SERVERS, TABLE_NAME, TOPICS
-from lakegate.config.value_types import Choice, Count, Duration, Text, TextMap
+from lakegate.config.streams import TABLE_NAME, ColumnNames, Servers, Topics
+from lakegate.config.value_types import Choice, Milliseconds, Text, TextMap, WholeNumber
 from lakegate.config.yaml_nodes import shown_key
 from lakegate.syncs.plan.apply_protocol import Mode, OnViolation
 from lakegate.syncs.plan.values import UNAVAILABLE, BytesAs
@@ -89,12 +89,12 @@ SyncSource = ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | Ta
 class SyncFrom(Section, title="from"):
     """The source of a sync, as it is written, unless it is a table of the file."""
 
-    files: Annotated[str | None, Location(schemes=())] = Field(default=None, examples=['"changes/*.jsonl"'])
+    files: LocalPath | None = Field(default=None, examples=['"changes/*.jsonl"'])
     """Files of changes: a folder, a file or a glob. They are merged by the changes' positions in the source, whatever their
     names. Either this or `kafka`."""
-    kafka: Annotated[tuple[str, ...] | None, TOPICS] = Field(default=None, examples=["crm.public.people"])
+    kafka: Topics | None = Field(default=None, examples=["crm.public.people"])
     """The topic or topics of changes, as Debezium writes them. Either this or `files`."""
-    servers: Annotated[str | None, SERVERS] = Field(default=None, examples=['"h1:9092,h2:9092"'])
+    servers: Servers | None = Field(default=None, examples=['"h1:9092,h2:9092"'])
     """The brokers to begin with; required with `kafka`."""
     format: Annotated[ChangeFormat | None, Choice(ChangeFormat)] = Field(default=None, examples=["parquet"])
     """How changes are written: `json` is one change per line, `debezium` one of Debezium's JSON envelopes per line or message.
@@ -173,7 +173,7 @@ class _SectionOrTable(FromSection):
 class StartVersion(Section, title="start"):
     """The start of a sync at a version of its table."""
 
-    version: Annotated[int, Count()] = Field(examples=["17"])
+    version: WholeNumber = Field(examples=["17"])
     """The first version of the table whose changes are applied."""
 
     def made(self, written: Written) -> int:
@@ -193,7 +193,7 @@ class SyncSpec(Section, title="sync.NAME"):
     )
     """For a table as the source: `snapshot`, all its rows, then its changes; `latest`, changes from now on; `{version: n}`,
     changes from that version on. Default: snapshot."""
-    to: Annotated[str, Dsn()] = Field(repr=False, examples=['"${CRM_DSN}"'])
+    to: DatabaseUrl = Field(repr=False, examples=['"${CRM_DSN}"'])
     """The target database: `postgresql://…`, `mysql://…` or `sqlite:PATH`. Passwords by reference: `${NAME}`."""
     table: Annotated[str | None, Text(expected="a table's name")] = Field(default=None, examples=["engagement"])
     """The target table of changes that name no table, and of a table as the source. Default: with a table as the source: its
@@ -202,7 +202,7 @@ class SyncSpec(Section, title="sync.NAME"):
         default_factory=dict, examples=["{people: crm_people}"]
     )
     """Source table to target table. A table that is not named here keeps its name."""
-    key: Annotated[tuple[str, ...], COLUMN_NAMES] = Field(default=(), examples=["[engagement_id]"])
+    key: ColumnNames = Field(default=(), examples=["[engagement_id]"])
     """The columns that identify rows in every table of this sync, instead of its primary key. They should have an index in the
     target, and no NULL. Default: the target's primary key, else a unique key without NULLs."""
     plan: Annotated[SyncPlan, Choice(SyncPlan)] = Field(default="staged", examples=["staged"])
@@ -211,7 +211,7 @@ class SyncSpec(Section, title="sync.NAME"):
     mode: Annotated[Mode, Choice(Mode)] = Field(default="atomic", examples=["atomic"])
     """`atomic`: one transaction for a batch. `parallel`: several concurrently; a transaction of the source may be seen in part
     until its batch is complete. On SQLite the same as `atomic`."""
-    parallelism: Annotated[int, Count()] = Field(default=8, examples=["8"])
+    parallelism: WholeNumber = Field(default=8, examples=["8"])
     """How many transactions, each on a connection of its own, in mode `parallel`."""
     on_violation: Annotated[OnViolation, Choice(OnViolation)] = Field(default="stop", examples=["quarantine"])
     """The treatment of a row that breaks a constraint, and of a record that cannot be read: `stop`, nothing of its batch is
@@ -228,10 +228,10 @@ class SyncSpec(Section, title="sync.NAME"):
     """Whether the changes show what ON DELETE and ON UPDATE did at the source. `auto`: those of PostgreSQL, SQL Server, Oracle,
     Db2 and of a Delta table do; those of MySQL, MariaDB and change files do not, so the target's own actions are taken for the
     source's. `in_log`: they do, or the source has no such actions; nothing is added to the changes."""
-    patience_ms: Annotated[int, Duration()] = Field(default=180_000, examples=["10m"])
+    patience_ms: Milliseconds = Field(default=180_000, examples=["10m"])
     """How long `sync run` waits for a target or a source that has become unavailable, as in a restart or a fail-over, or that
     cannot be written now; then it ends with status 6."""
-    source_dsn: Annotated[str | None, Dsn()] = Field(default=None, repr=False, examples=['"${SOURCE_DSN}"'])
+    source_dsn: DatabaseUrl | None = Field(default=None, repr=False, examples=['"${SOURCE_DSN}"'])
     """The source's own database, which `sync verify` and `sync repair` read instead of the changes. A login that may only read
     is enough. Default: the comparison uses the changes in their files or topics."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_args
 
 from lakegate.config.yaml_nodes import Broken, Entries, Faults, Items, Mark, Node, Scalar, shown, shown_key, suggestion
 from lakegate.redaction import HIDDEN, masked, setting
@@ -310,6 +310,10 @@ class Duration(ValueType[int]):
 
     def written(self, value: int) -> str:
         return duration_text(value)
+
+
+Milliseconds = Annotated[int, Duration()]
+WholeNumber = Annotated[int, Count()]
 
 
 @dataclass(frozen=True, slots=True)
