@@ -33,7 +33,7 @@ from lakegate.config.value_types import (
     ValueType,
     name_type,
     reader_of,
-    refuse_node,
+    refuse,
 )
 from lakegate.config.yaml_nodes import Broken, Entries, Node, Scalar, joined, shown_key, suggestion
 
@@ -136,7 +136,7 @@ class Section(BaseModel):
             return build(given)
         reader, entries = reader_of(info), cls._entries_of(given)
         if entries is None:
-            refuse_node(given, reader, f"a mapping with the keys {', '.join(cls.keys())}")
+            refuse(given, reader, f"a mapping with the keys {', '.join(cls.keys())}")
             return None
         section, written = build(cls._values(entries, reader)), Written(entries, reader)
         section.rules(written)
@@ -244,7 +244,7 @@ class Named(ValueType[Mapping[str, Node]]):
 
     def read(self, node: Node, reader: Reader) -> Mapping[str, Node] | None:
         if not isinstance(node, Entries):
-            refuse_node(node, reader, f"a mapping: the name of each {self.thing}, and what it is")
+            refuse(node, reader, f"a mapping: the name of each {self.thing}, and what it is")
             return None
         for name, mark in node.key_marks.items():
             if re.fullmatch(NAME_PATTERN, name) is None:

@@ -148,19 +148,24 @@ class ValueType(Generic[T_co]):
         return self.schema(handler(schema))
 
 
-def scalar_of(node: Node, reader: Reader, expected: str) -> Scalar | None:
-    """Returns `node` if it is a scalar; otherwise None, with a fault recorded."""
+def refuse(node: Node, reader: Reader, expected: str) -> None:
+    """Records that `node` has another shape than what was expected: a scalar, or a mapping."""
     match node:
-        case Scalar() if node.is_null:
-            reader.fault(node, "no value", expected)
         case Scalar():
-            return node
+            reader.fault(node, "no value" if node.is_null else "not a mapping", expected)
         case Items():
             reader.fault(node, "a list", expected)
         case Entries():
             reader.fault(node, "a mapping", expected)
         case Broken():
             pass
+
+
+def scalar_of(node: Node, reader: Reader, expected: str) -> Scalar | None:
+    """Returns `node` if it is a scalar; otherwise None, with a fault recorded."""
+    if isinstance(node, Scalar) and not node.is_null:
+        return node
+    refuse(node, reader, expected)
     return None
 
 
@@ -399,7 +404,7 @@ class TextMap(ValueType[Mapping[str, str]]):
 
     def read(self, node: Node, reader: Reader) -> Mapping[str, str] | None:
         if not isinstance(node, Entries):
-            refuse_node(node, reader, f"a mapping, each {self.of}")
+            refuse(node, reader, f"a mapping, each {self.of}")
             return None
         values: dict[str, str] = {}
         seen: dict[str, str] = {}
@@ -460,14 +465,3 @@ class AfterJobs(ValueType[After]):
             for mode in ("any", "all")
         ]
         return {"anyOf": [one, *modes]}
-
-
-def refuse_node(node: Node, reader: Reader, expected: str) -> None:
-    """Records that a mapping was expected."""
-    match node:
-        case Scalar() if node.is_null:
-            reader.fault(node, "no value", expected)
-        case Scalar():
-            reader.fault(node, "not a mapping", expected)
-        case _:
-            reader.fault(node, "a list", expected)
