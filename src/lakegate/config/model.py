@@ -133,8 +133,7 @@ class Pipeline(
 
     @property
     def needs_s3(self) -> bool:
-        """True if a session for it needs S3. A catalog table may be on S3 without a visible path: then `log_store` states
-        it."""
+        """True if a session for it needs S3. A catalog table may be on S3 without a visible path: then `log_store` states it."""
         places = [*(table.path for table in self.tables.values()), *(stream.checkpoint for stream in self.streams)]
         places += [stream.source.path for stream in self.streams if isinstance(stream.source, FilesSource)]
         return self.log_store != "auto" or any(place is not None and place.startswith("s3a:") for place in places)

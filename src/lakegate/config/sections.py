@@ -109,6 +109,7 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
+        hide_input_in_errors=True,  # it may be a secret
         use_attribute_docstrings=True,
         alias_generator=AliasGenerator(serialization_alias=lambda name: name.removesuffix("_ms")),
     )
@@ -236,8 +237,7 @@ def _expected(field: FieldInfo) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Named(ValueType[Mapping[str, Node]]):
-    """A mapping from user-defined names to sections of one form, in the order written; a section that could not be read is
-    None."""
+    """A mapping from user-defined names to sections of one form, in the order written."""
 
     thing: str
     word = "mapping: name to section"

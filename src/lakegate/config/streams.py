@@ -219,11 +219,13 @@ class Mutate(Section, title="mutate"):
             written.note("set assigns a column of match, so requests apply in the order of the source")
         if self.applies_to == "arrived_and_later" and "unmatched" in written:
             written.note("unmatched ends arrived requests only; these stand whether they match or not")
-        if self.applies_to == "arrived":
-            if "stand_for" in written:
-                written.refuse("stand_for", "an arrived request does not stand", "applies_to: arrived_and_later")
-            if "unmatched" not in written:
-                written.default("unmatched.retry_for", duration_text(self.unmatched.retry_for_ms))
+        if self.applies_to == "arrived" and "stand_for" in written:
+            written.refuse("stand_for", "an arrived request does not stand", "applies_to: arrived_and_later")
+
+    def made(self, written: Written) -> Mutate:
+        if self.applies_to == "arrived" and "unmatched" not in written:
+            written.default("unmatched.retry_for", duration_text(self.unmatched.retry_for_ms))
+        return self
 
 
 class Erase(Section, title="erase"):

@@ -127,8 +127,7 @@ class ValueType(Generic[T_co]):
         return str(value)
 
     def validate(self, given: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        """Returns the value of a node or of a default; a plain value goes to `inner`, the validator of the field's Python
-        type."""
+        """Returns the value of a node, of a default, or of Python; `inner` is the validator of the field's Python type."""
         match given:
             case Scalar() | Items() | Entries() | Broken():
                 value = self.read(given, reader_of(info))
