@@ -426,6 +426,12 @@ def test_price_of_strict_is_a_note() -> None:
     assert any("runs at the pace of Other" in note for note in read(text).notes)
 
 
+def test_maintenance_has_a_pace_when_none_is_written() -> None:
+    """A stream that must follow it is slowed down to it, so that is noted."""
+    text = with_stream("    every: 1h\n    strict: Up") + "  Up: {table: t, maintain: {optimize: true}}\n"
+    assert any("runs at the pace of Up" in note for note in read(text).notes)
+
+
 KINDS = {
     "append without its key": ("append: {on_duplicate: keep_first}", "streams.One.append.key: missing"),
     "mutate that does nothing": ("mutate: {match: {a: a}, applies_to: arrived}", "neither set nor delete_when"),
