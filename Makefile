@@ -11,7 +11,7 @@ JAVA_SOURCES := $(shell find java -name '*.java')
 help:
 	@echo 'make demo             three streams on one table, with turns and without; writes a report'
 	@echo 'make test             lint, and each promise once; under 10 minutes; skips by name what this machine lacks'
-	@echo 'make test-all         all that continuous integration runs: `make test`, then the slow tests'
+	@echo 'make test-all         all that continuous integration runs: `make test` and the slow tests'
 	@echo 'make env              only the environment: afterwards .venv/bin/lakegate works'
 	@echo 'make lint             ruff, mypy, import-linter, and the words of code and pages'
 	@echo 'make bench            the measurements in benchmarks/'
@@ -69,8 +69,10 @@ test: env
 	@$(MAKE) --no-print-directory --jobs 2 lint .venv/tests.jsa
 	$(PYTEST) -m 'not slow'
 
-test-all: test
-	$(PYTEST) -m slow
+# One run of both sizes: a second one would start and warm up its JVMs and servers again.
+test-all: env
+	@$(MAKE) --no-print-directory --jobs 2 lint .venv/tests.jsa
+	$(PYTEST)
 
 .venv/tests.jsa: .venv/.installed
 	@echo '== an archive of Java classes, for the many drivers that tests start'

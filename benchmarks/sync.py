@@ -28,7 +28,7 @@ from benchmarks.measure import machine, write
 from harness.changes import Changes
 from harness.proxy import Proxy
 from lakegate.demo.database_servers import fresh_postgres, postgres_server
-from lakegate.syncs.api import open_target
+from lakegate.syncs.adapters import open_target
 from lakegate.syncs.plan.apply_protocol import Mode
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.runner import SyncSettings, carry, run

@@ -39,7 +39,7 @@ from lakegate.demo.lake import INGESTION, JOBS, SPARK, Lake, pipeline_text
 from lakegate.demo.records import FOLDERS, Cut, Inputs, write_inputs
 from lakegate.demo.servers import ZookeeperNode, zookeeper
 from lakegate.ops.inspection import verify_pipeline
-from lakegate.runtime import open_session
+from lakegate.runtime import new_session
 from lakegate.turns.host import is_running, start_of
 
 LEASE_S: Final = 6.0
@@ -279,7 +279,7 @@ def _check(lake: Lake, inputs: Inputs, largest: dict[str, int], handed: dict[str
         mutations=inputs.mutations.slice(0, rows["mutation"]),
         erasures=inputs.erasures.slice(0, rows["delete"]),
     )
-    spark = open_session("soak", conf=SPARK)
+    spark = new_session("soak", conf=SPARK)
     try:
         final = rows_of(spark.read.format("delta").load(lake.table).select(*COLUMNS).toArrow())
     finally:

@@ -15,7 +15,7 @@ from lakegate.config.value_types import duration_ms
 from lakegate.delta import ownership
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ids import JobName, TableLocation
-from lakegate.runtime import Site, open_session
+from lakegate.runtime import Site, new_session
 from lakegate.spark import jars
 from lakegate.spark import session as spark_session
 from lakegate.spark.checkpoint import location_of
@@ -55,7 +55,7 @@ def session(
         MissingExtra: no Java 17 or 21.
         Unavailable: a jar cannot be fetched.
     """
-    made = open_session(name, conf=conf, kafka=kafka, s3=s3, log_store=log_store, progress=progress)
+    made = new_session(name, conf=conf, kafka=kafka, s3=s3, log_store=log_store, progress=progress)
     if (made.conf.get(TAKE_TURNS_CONF, None) or "").lower() == "true":
         _take_turns(made)
     return made

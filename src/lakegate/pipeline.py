@@ -11,8 +11,8 @@ from typing import Literal
 from pyspark.sql import SparkSession
 
 from lakegate import settings
-from lakegate.config import KafkaSource, StreamSpec
 from lakegate.config import Pipeline as PipelineSpec
+from lakegate.config import StreamSpec
 from lakegate.config.build import PipelineBuilder
 from lakegate.config.coordinators import coordinator_place
 from lakegate.delta.storage_errors import refusal
@@ -73,8 +73,7 @@ class PipelineRun:
         for name in new_checkpoints:
             _stream(pipeline, name)
         if spark is None:
-            needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in self._specs)
-            spark = session_for(pipeline, kafka=needs_kafka, progress=progress)
+            spark = session_for(pipeline, self._specs, progress=progress)
         make_private(pipeline.storage)
         self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
         self._idle_run = idle_run or str(uuid.uuid4())

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from lakegate import settings
-from lakegate.config import KafkaSource, TableSpec
+from lakegate.config import KafkaSource, StreamSpec, TableSpec
 from lakegate.config import Pipeline as PipelineSpec
 from lakegate.config.dynamodb import read_dynamodb
 from lakegate.config.options import BadPlace
@@ -38,7 +38,7 @@ from lakegate.turns.protocol.protocol import Order
 Place = TypeVar("Place")
 
 
-def open_session(
+def new_session(
     name: str,
     *,
     conf: Mapping[str, str] | None = None,
@@ -62,22 +62,18 @@ def open_session(
     )
 
 
-def session_for(pipeline: PipelineSpec, *, kafka: bool, progress: jars.Progress | None = None) -> SparkSession:
-    """Returns a session with everything that a pipeline's tables need; errors as of `session`."""
-    return open_session(
+def session_for(
+    pipeline: PipelineSpec, streams: Sequence[StreamSpec] | None = None, *, progress: jars.Progress | None = None
+) -> SparkSession:
+    """Returns a session with everything that a pipeline's tables, and these or all of its streams, need; errors as of `session`."""
+    return new_session(
         f"lakegate {pipeline.name}",
         conf=pipeline.spark,
-        kafka=kafka,
+        kafka=any(isinstance(spec.source, KafkaSource) for spec in (pipeline.streams if streams is None else streams)),
         s3=pipeline.needs_s3,
         log_store=pipeline.log_store,
         progress=progress,
     )
-
-
-def session_of(pipeline: PipelineSpec) -> SparkSession:
-    """Returns a Spark session as `lakegate run` would create it."""
-    needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in pipeline.streams)
-    return session_for(pipeline, kafka=needs_kafka)
 
 
 def open_store(url: str) -> TurnStore:

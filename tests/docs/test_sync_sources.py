@@ -70,7 +70,7 @@ def test_the_page_on_tables_shows_what_happens(
     session.sql(f"CREATE TABLE {lake} (id INT, email STRING) USING delta {feed}").collect()
     session.sql(f"INSERT INTO {lake} VALUES (1, 'a@x'), (2, 'b@x')").collect()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lakegate.runtime.session_of", lambda pipeline: session)  # and not a second JVM
+    monkeypatch.setattr("lakegate.runtime.session_for", lambda pipeline: session)  # and not a second JVM
     for command, shown in typed(blocks):
         ran = lakegate(*command)
         assert (ran.code, ran.out.splitlines()) == (0, shown), (command, ran.err)

@@ -10,7 +10,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakegate import DeltaTable
-from lakegate.rows.delta_table import DeltaMergeBuilder, DeltaOptimizeBuilder, DeltaTableBuilder
+from lakegate.rows.delta_table import DeltaTableBuilder
+from lakegate.rows.merge_builder import DeltaMergeBuilder
+from lakegate.rows.optimize_builder import DeltaOptimizeBuilder
 from lakegate.rows.result import Result
 
 

@@ -14,7 +14,7 @@ import pytest
 from harness.proxy import Proxy
 from lakegate.demo.database_servers import Database
 from lakegate.errors import InvalidRequest, Unavailable
-from lakegate.syncs.api import dialect_of
+from lakegate.syncs.adapters import dialect_of
 from lakegate.syncs.targets.connections import Connections
 
 TLS = [

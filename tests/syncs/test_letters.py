@@ -11,9 +11,9 @@ import pytest
 
 from lakegate.demo.database_servers import Database
 from lakegate.errors import InvalidRequest
-from lakegate.syncs.api import Keeper
 from lakegate.syncs.plan.dead_letters import kept_image, kept_row, kept_text
 from lakegate.syncs.plan.net_changes import NetRow
+from lakegate.syncs.session import SyncSession
 from tests.cli.command import lakegate
 from tests.cli.sync_of_people import CLASH, bring, execute, pipeline
 from tests.cli.sync_of_people import sync as command
@@ -110,12 +110,12 @@ def test_random_histories_with_bad_rows_end_right_when_all_is_corrected(request:
         assert found(database) == (sorted((id, one["uk"], 7) for id, one in rows.items()), 0), seed
 
 
-def keeper(root: Path) -> Keeper:
+def session(root: Path) -> SyncSession:
     """The sync of a file."""
     from lakegate.settings import load_pipeline
 
     spec = load_pipeline(str(root))
-    return Keeper(spec, spec.sync("crm"))
+    return SyncSession(spec, spec.sync("crm"))
 
 
 def test_a_row_is_corrected_sent_again_and_dropped(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_row_is_corrected_sent_again_and_dropped(tmp_path: Path) -> None:
     pipeline(tmp_path, settings="on_violation: quarantine")
     bring(tmp_path, "1", CLASH)
     assert command(tmp_path, "run", "--once").code == 0
-    with keeper(tmp_path) as one:
+    with session(tmp_path) as one:
         (letter,) = one.kept_rows()
         assert (letter.key, letter.image) == ((4,), {"id": 4, "email": "c"})
         with pytest.raises(InvalidRequest, match="no such quarantined row"):
@@ -138,7 +138,7 @@ def test_a_row_is_corrected_sent_again_and_dropped(tmp_path: Path) -> None:
     assert execute(tmp_path, "SELECT email FROM people WHERE id = 4") == [("free",)]
     bring(tmp_path, "2", [{"seq": 9, "tx": "9", "table": "people", "op": "c", "after": {"id": 9, "email": "a"}}])
     assert command(tmp_path, "run", "--once").code == 0
-    with keeper(tmp_path) as one:
+    with session(tmp_path) as one:
         assert one.drop_letters([row.id for row in one.kept_rows()]) == 1
         assert one.standing().dead_rows == 0
     assert execute(tmp_path, "SELECT count(*) FROM people WHERE id = 9") == [(0,)]

@@ -13,7 +13,7 @@ import pytest
 
 from harness.changes import Changes
 from lakegate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest, Unavailable
-from lakegate.syncs.api import open_target
+from lakegate.syncs.adapters import open_target
 from lakegate.syncs.effect_runner import AnyEffect
 from lakegate.syncs.plan.apply_protocol import Apply
 from lakegate.syncs.plan.change import Change, batches, transactions

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from lakegate.config import Pipeline, parse
 from lakegate.demo.database_servers import Database, fresh_postgres, fresh_sqlite
 from lakegate.errors import CheckpointMismatch, InvalidRequest
-from lakegate.syncs.api import Keeper
+from lakegate.syncs.session import SyncSession
 from lakegate.syncs.sources import delta_cdf
 from lakegate.syncs.targets import sql_target as sql_target
 from tests.syncs.commits import Ended, counted
@@ -41,15 +41,15 @@ class Lake:
         text = f"name: p\ntables: {{people: {{path: '{self.path}'}}}}\nsync: {{crm: {{from: people, to: '{self.dsn}'{keys}}}}}\n"
         return parse(text, origin="lakegate.yml", base_dir=str(self.root), environ={})
 
-    def keeper(self, keys: str = "") -> Keeper:
+    def opened(self, keys: str = "") -> SyncSession:
         """The sync."""
         pipeline = self.pipeline(keys)
-        return Keeper(pipeline, pipeline.sync("crm"), spark=self.session)
+        return SyncSession(pipeline, pipeline.sync("crm"), spark=self.session)
 
     def carry(self, keys: str = "") -> list[int]:
         """Applies what is there; the positions of the batches."""
-        with self.keeper(keys) as keeper:
-            return [one.through for one in next(keeper.passes())]
+        with self.opened(keys) as sync:
+            return [one.through for one in next(sync.passes())]
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Returns the rows of the target."""
@@ -78,8 +78,8 @@ def test_a_table_is_loaded_and_then_followed(lake: Lake) -> None:
     assert lake.carry() == [5]
     assert lake.rows() == [(1, "b"), (2, "a"), (4, "c")]
     lake.database.execute("UPDATE people SET email = 'z' WHERE id = 4")
-    with lake.keeper() as keeper:
-        assert [(one.at_source, one.different) for one in keeper.verify(5).tables] == [(3, 1)]
+    with lake.opened() as sync:
+        assert [(one.at_source, one.different) for one in sync.verify(5).tables] == [(3, 1)]
     lake.sql("ALTER TABLE @ ADD COLUMN phone STRING")
     lake.sql("UPDATE @ SET phone = '1' WHERE id = 4")
     with pytest.raises(
@@ -93,8 +93,8 @@ def test_a_table_is_loaded_and_then_followed(lake: Lake) -> None:
     lake.sql("DELETE FROM @")
     assert lake.carry() == [9]
     lake.database.execute("INSERT INTO people (id, email) VALUES (9, 'x')")
-    with lake.keeper() as keeper:  # a table without rows has one that is too many
-        assert [(one.at_source, one.extra) for one in keeper.verify(5).tables] == [(0, 1)]
+    with lake.opened() as sync:  # a table without rows has one that is too many
+        assert [(one.at_source, one.extra) for one in sync.verify(5).tables] == [(0, 1)]
 
 
 def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +102,11 @@ def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, m
     monkeypatch.setattr("lakegate.syncs.sources.delta_cdf.LOAD_ROWS", 2)
     lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
     lake.sql("INSERT INTO @ SELECT CAST(id AS INT), concat('m', id) FROM range(7)")
-    with lake.keeper() as keeper:
-        keeper._settings = type(keeper._settings)(changes_max=3)
-        batches = next(keeper.passes())
+    with lake.opened() as sync:
+        sync._settings = type(sync._settings)(changes_max=3)
+        batches = next(sync.passes())
         assert next(batches).through == -1
-        assert (keeper.standing().position, keeper.standing().last_batch) == (None, 1)
+        assert (sync.standing().position, sync.standing().last_batch) == (None, 1)
     assert len(lake.rows()) == 2
     lake.sql("DELETE FROM @ WHERE id = 0")
     lake.sql("UPDATE @ SET email = concat('n', id)")
@@ -136,9 +136,9 @@ def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
             raise Ended
 
     def carried() -> list[tuple[int, int]]:
-        with lake.keeper(", mode: parallel") as keeper:
-            keeper._settings = replace(keeper._settings, changes_max=4)
-            return [(one.changes, one.through) for one in next(keeper.passes())]
+        with lake.opened(", mode: parallel") as sync:
+            sync._settings = replace(sync._settings, changes_max=4)
+            return [(one.changes, one.through) for one in next(sync.passes())]
 
     with counted(on_commit), contextlib.suppress(Ended):
         carried()
@@ -182,8 +182,8 @@ def test_resync_makes_the_target_equal_and_goes_on(lake: Lake) -> None:
     lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
     lake.sql("INSERT INTO @ VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     lake.database.execute("INSERT INTO people VALUES (1, 'b'), (2, 'a'), (8, 'c')")
-    with lake.keeper() as keeper:
-        done = keeper.resync()
+    with lake.opened() as sync:
+        done = sync.resync()
     assert (done.through, done.changes) == (1, 3)
     assert lake.rows() == [(1, "a"), (2, "b"), (3, "c")]
     lake.sql("DELETE FROM @ WHERE id = 2")
@@ -194,8 +194,8 @@ def test_resync_makes_the_target_equal_and_goes_on(lake: Lake) -> None:
     lake.sql("INSERT INTO @ VALUES (7, 'c')")
     with pytest.raises(CheckpointMismatch, match=r"it was recreated.*lakegate sync resync"):
         lake.carry()
-    with lake.keeper() as keeper:
-        keeper.resync()
+    with lake.opened() as sync:
+        sync.resync()
     assert lake.rows() == [(7, "c")]
 
 
@@ -221,16 +221,16 @@ def test_a_large_commit_is_staged_by_the_executors(
     lake.sql(f"INSERT INTO @ SELECT {rows} FROM range(3, 2000)")
     lake.sql("UPDATE @ SET email = concat('m', (id + 1) % 2000)")
     lake.sql("DELETE FROM @ WHERE id % 500 = 0")
-    with lake.keeper(keys) as keeper:
-        done = list(next(keeper.passes()))
+    with lake.opened(keys) as sync:
+        done = list(next(sync.passes()))
     assert [(one.through, one.changes) for one in done] == [(0, 0), (1, 3), (2, 1997), (3, 4000), (4, 4)][-len(done) :]
     assert lake.rows() == [(id, f"m{(id + 1) % 2000}") for id in range(2000) if id % 500]
-    with lake.keeper(keys) as keeper:
-        assert [(one.at_source, one.differences) for one in keeper.verify(5).tables] == [(1996, 0)]
+    with lake.opened(keys) as sync:
+        assert [(one.at_source, one.differences) for one in sync.verify(5).tables] == [(1996, 0)]
     database.execute("UPDATE people SET email = NULL", "DELETE FROM people WHERE id > 1000")
-    with lake.keeper(keys) as keeper:
-        keeper.resync()
-        assert [(one.at_source, one.differences) for one in keeper.verify(5).tables] == [(1996, 0)]
+    with lake.opened(keys) as sync:
+        sync.resync()
+        assert [(one.at_source, one.differences) for one in sync.verify(5).tables] == [(1996, 0)]
 
 
 @pytest.mark.slow
@@ -243,8 +243,8 @@ def test_a_feed_that_is_not_there_is_an_error_that_says_what_to_do(lake: Lake) -
     with pytest.raises(InvalidRequest, match=r"does not record its changes.*delta.enableChangeDataFeed"):
         lake.carry()
     lake.sql("ALTER TABLE @ SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
-    with lake.keeper() as keeper:
-        keeper.resync()
+    with lake.opened() as sync:
+        sync.resync()
     lake.sql("UPDATE @ SET email = concat(email, '!')")
     for folder in lake.path.glob("_change_data"):
         shutil.rmtree(folder)
@@ -252,8 +252,8 @@ def test_a_feed_that_is_not_there_is_an_error_that_says_what_to_do(lake: Lake) -
     with pytest.raises(CheckpointMismatch, match=r"can no longer be read.*lakegate sync resync"):
         lake.carry()
     assert lake.rows() == [(1, "a"), (2, "b")]
-    with lake.keeper() as keeper:
-        keeper.resync()
+    with lake.opened() as sync:
+        sync.resync()
     lake.sql("ALTER TABLE @ SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 1 second')")
     lake.sql("UPDATE @ SET email = concat(email, '?')")
     time.sleep(1.1)  # a sync that was away for longer than that

@@ -25,9 +25,9 @@ def check_command(
     """Find every fault of the file at once (exit 2), then compare it with folders, checkpoints and tables."""
     pipeline = settings.load_pipeline(spec)
     from lakegate.ops.inspection import check_pipeline
-    from lakegate.runtime import session_of
+    from lakegate.runtime import session_for
 
-    found = check_pipeline(pipeline, spark=session_of(pipeline) if pipeline.streams and not no_spark else None)
+    found = check_pipeline(pipeline, spark=session_for(pipeline) if pipeline.streams and not no_spark else None)
     faults = [one for one in found if one.level == "fault"]
     print_findings(found, output, pipeline=pipeline.name)
     if output is Output.TEXT:

@@ -22,9 +22,10 @@ from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError
 from lakegate.report import words
 
 if TYPE_CHECKING:
-    from lakegate.syncs.api import Carrier, Keeper, SyncReport, SyncStatus
+    from lakegate.syncs.api import SyncReport
     from lakegate.syncs.preview import NextBatch
     from lakegate.syncs.runner import AppliedBatch
+    from lakegate.syncs.session import Carrier, SyncSession, SyncStatus
 
 sync = typer.Typer(help="Keep databases in sync with a source of changes.", no_args_is_help=True)
 app.add_typer(sync, name="sync")
@@ -41,16 +42,16 @@ def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Outpu
     Writes nothing to the target except temporary tables, which end with the command.
     """
     rows = []
-    keepers = keepers_of(spec, name)
-    for keeper in keepers:
-        with named(keeper, keepers), keeper:
-            batch = keeper.plan()
+    sessions = sessions_of(spec, name)
+    for session in sessions:
+        with named(session, sessions), session:
+            batch = session.plan()
         about = None if batch is None else dataclasses.asdict(batch)
-        rows.append({"sync": keeper.name, "batch": about, "caveat": keeper.caveat})
+        rows.append({"sync": session.name, "batch": about, "caveat": session.caveat})
         if output is Output.TEXT:
-            _show_plan(keeper.name, batch)
-            if keeper.caveat is not None:
-                say(f"  source        {keeper.caveat}")
+            _show_plan(session.name, batch)
+            if session.caveat is not None:
+                say(f"  source        {session.caveat}")
     if output is not Output.TEXT:
         document(output, "syncs", rows)
 
@@ -70,7 +71,7 @@ def run_command(
     """
     if once and until_idle:
         raise InvalidRequest("--once and --until-idle exclude each other; nothing was run", advice="Give one of them")
-    keepers = keepers_of(spec, name)
+    sessions = sessions_of(spec, name)
     stop, signals = threading.Event(), list[int]()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -85,12 +86,12 @@ def run_command(
         threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     from lakegate.syncs.api import SyncReport
 
-    counts = {keeper.name: SyncReport(sync=keeper.name) for keeper in keepers}
+    counts = {session.name: SyncReport(sync=session.name) for session in sessions}
     try:
-        _carry(keepers, counts, stop, output, once=once, until_idle=until_idle)
+        _carry(sessions, counts, stop, output, once=once, until_idle=until_idle)
     finally:
-        for keeper in keepers:
-            keeper.close()
+        for session in sessions:
+            session.close()
         _show_counts(counts, output)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
@@ -113,10 +114,10 @@ def resync_command(
     """
     from lakegate.syncs.api import SyncReport
 
-    (keeper,) = keepers_of(spec, name)
+    (session,) = sessions_of(spec, name)
     count = SyncReport(sync=name)
-    with keeper:
-        count.add(keeper.resync())
+    with session:
+        count.add(session.resync())
     _show_counts({name: count}, output)
 
 
@@ -125,13 +126,13 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
     """Show how far each database is: position, last batch, writer epoch, quarantined rows, and the reason for waiting."""
     rows: list[dict[str, Any]] = []
     errors: dict[str, LakegateError] = {}
-    for keeper in keepers_of(spec, None):
+    for session in sessions_of(spec, None):
         try:
-            with keeper:
-                rows.append({**_facts(keeper.standing()), "error": None})
+            with session:
+                rows.append({**_facts(session.standing()), "error": None})
         except LakegateError as error:
-            errors[keeper.name] = error
-            rows.append({"sync": keeper.name, "stream": keeper.stream, "error": error.message})
+            errors[session.name] = error
+            rows.append({"sync": session.name, "stream": session.stream, "error": error.message})
     if output is not Output.TEXT:
         document(output, "syncs", rows)
     else:
@@ -178,26 +179,28 @@ def _state(row: dict[str, Any]) -> str:
     return "loading" if row["last_batch"] else "new"
 
 
-def keepers_of(spec: str | None, name: str | None) -> list[Keeper]:
-    from lakegate.syncs.api import Keeper, syncs_of
+def sessions_of(spec: str | None, name: str | None) -> list[SyncSession]:
+    """Returns the syncs of the file, or the one of this name, not open yet."""
+    from lakegate.syncs.api import syncs_of
+    from lakegate.syncs.session import SyncSession
 
     pipeline = settings.load_pipeline(spec)
-    return [Keeper(pipeline, one) for one in syncs_of(pipeline, name)]
+    return [SyncSession(pipeline, one) for one in syncs_of(pipeline, name)]
 
 
 @contextlib.contextmanager
-def named(keeper: Keeper, keepers: list[Keeper]) -> Iterator[None]:
+def named(session: SyncSession, sessions: list[SyncSession]) -> Iterator[None]:
     """Prints the name of the sync that failed, if there are several."""
     try:
         yield
     except LakegateError:
-        if len(keepers) > 1:
-            say(f"{keeper.name}: ended by an error", err=True)
+        if len(sessions) > 1:
+            say(f"{session.name}: ended by an error", err=True)
         raise
 
 
 def _carry(
-    keepers: list[Keeper],
+    sessions: list[SyncSession],
     counts: dict[str, SyncReport],
     stop: threading.Event,
     output: Output,
@@ -205,21 +208,21 @@ def _carry(
     once: bool,
     until_idle: bool,
 ) -> None:
-    from lakegate.syncs.api import WAIT_S, Carrier
+    from lakegate.syncs.session import WAIT_S, Carrier
 
     is_continuous = not (once or until_idle)
     carriers = {
-        keeper.name: (
-            keeper,
-            Carrier(keeper, is_patient_from_the_start=is_continuous, waits=partial(_show_wait, keeper, output)),
+        session.name: (
+            session,
+            Carrier(session, is_patient_from_the_start=is_continuous, waits=partial(_show_wait, session, output)),
         )
-        for keeper in keepers
+        for session in sessions
     }
     left = dict(carriers)
     while left and not stop.is_set():
         applied = 0
-        for name, (keeper, carrier) in list(left.items()):
-            with named(keeper, keepers):
+        for name, (session, carrier) in list(left.items()):
+            with named(session, sessions):
                 changed = _one_pass(name, carrier, counts[name], stop, output)
             applied += changed
             if once and not carrier.is_waiting:
@@ -244,12 +247,12 @@ def _one_pass(name: str, carrier: Carrier, count: SyncReport, stop: threading.Ev
     return changed
 
 
-def _show_wait(keeper: Keeper, output: Output, error: Unavailable) -> None:
+def _show_wait(session: SyncSession, output: Output, error: Unavailable) -> None:
     if output is Output.JSONL:
-        row = {"event": "SyncWaits", "sync": keeper.name, "patience_s": keeper.patience_s, "error": error.message}
+        row = {"event": "SyncWaits", "sync": session.name, "patience_s": session.patience_s, "error": error.message}
         document(output, "", [row])
     else:
-        say(f"{keeper.name}: waiting up to {keeper.patience_s:.0f} s, and retrying: {error.message}", err=True)
+        say(f"{session.name}: waiting up to {session.patience_s:.0f} s, and retrying: {error.message}", err=True)
 
 
 def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:

@@ -13,7 +13,7 @@ import typer
 from lakegate import settings
 from lakegate.cli.app import Output
 from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
-from lakegate.cli.sync import NAME, keepers_of, named, sync
+from lakegate.cli.sync import NAME, named, sessions_of, sync
 from lakegate.errors import Corrupt, InvalidRequest
 from lakegate.redaction import masked
 from lakegate.report import words
@@ -74,17 +74,17 @@ def verify_command(
     temporary tables, which end with the command.
     """
     rows, differences = [], 0
-    keepers = keepers_of(spec, name)
-    for keeper in keepers:
-        with named(keeper, keepers), keeper:
-            found = keeper.verify(limit, source_dsn=_address(source))
+    sessions = sessions_of(spec, name)
+    for session in sessions:
+        with named(session, sessions), session:
+            found = session.verify(limit, source_dsn=_address(source))
         differences += found.differences
         tables = [{**dataclasses.asdict(one), "differences": one.differences} for one in found.tables]
         rows.append(
-            {"sync": keeper.name, **dataclasses.asdict(found), "tables": tables, "differences": found.differences}
+            {"sync": session.name, **dataclasses.asdict(found), "tables": tables, "differences": found.differences}
         )
         if output is Output.TEXT:
-            _show(keeper.name, found)
+            _show(session.name, found)
     if output is not Output.TEXT:
         document(output, "syncs", json.loads(json.dumps(rows, default=str)))
     if differences:
@@ -103,9 +103,9 @@ def repair_command(
     Run `sync verify` first to see them. Takes the sync over: a run in progress ends with status 5. Exit status 4 if rows differ
     afterwards.
     """
-    (keeper,) = keepers_of(spec, name)
-    with keeper:
-        repaired, found = keeper.repair(source_dsn=_address(source))
+    (session,) = sessions_of(spec, name)
+    with session:
+        repaired, found = session.repair(source_dsn=_address(source))
     if output is Output.TEXT:
         say(f"{name}: {words.counted(repaired, 'row')} repaired")
         _show(name, found)
@@ -125,9 +125,9 @@ def cutover_command(
 
     Before, nobody may write to the source any more, and `sync run --until-idle` must have applied everything.
     """
-    (keeper,) = keepers_of(spec, name)
-    with keeper:
-        moved = keeper.cutover()
+    (session,) = sessions_of(spec, name)
+    with session:
+        moved = session.cutover()
     if output is not Output.TEXT:
         document(output, "sequences", [dataclasses.asdict(one) for one in moved], sync=name)
     elif not moved:

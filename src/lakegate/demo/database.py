@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from lakegate.config import SyncSpec, TableSource
 from lakegate.demo.database_servers import Database, postgres_server
 from lakegate.settings import load_pipeline
-from lakegate.syncs.api import Keeper, SyncReport
+from lakegate.syncs.api import SyncReport
+from lakegate.syncs.session import SyncSession
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ def carry(lake: Lake, spark: SparkSession) -> Carried:
     """Applies all commits of the table, and compares.
 
     Raises:
-        LakegateError: See `lakegate.syncs.api.Keeper`.
+        LakegateError: See `lakegate.syncs.session.SyncSession`.
         Unavailable: The server did not start.
     """
     began_s = time.monotonic()
@@ -65,10 +66,10 @@ def carry(lake: Lake, spark: SparkSession) -> Carried:
             plan="staged", mode="atomic", parallelism=2, on_violation="stop",
         )  # fmt: skip
         report = SyncReport(sync=sync.name)
-        with contextlib.closing(Keeper(load_pipeline(str(lake.spec)), sync, spark=spark)) as keeper:
-            for applied in next(keeper.passes()):
+        with contextlib.closing(SyncSession(load_pipeline(str(lake.spec)), sync, spark=spark)) as session:
+            for applied in next(session.passes()):
                 report.add(applied)
-            found = keeper.verify(0)
+            found = session.verify(0)
         return Carried(
             batches=report.batches,
             changes=report.changes,

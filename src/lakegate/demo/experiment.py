@@ -48,7 +48,7 @@ from lakegate.report import (
     facts,
     render,
 )
-from lakegate.runtime import open_session, open_store
+from lakegate.runtime import new_session, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -385,7 +385,7 @@ def side_of(run: Run, difference: Difference) -> Side:
 def reading(lake: Lake) -> Iterator[SparkSession]:
     """Opens a session for reading the lake, which ends with the block."""
     with _standard_error_in(lake.logs / "comparison.log"):
-        spark = open_session("lakegate demo", conf=lake.conf, s3=lake.s3 is not None)
+        spark = new_session("lakegate demo", conf=lake.conf, s3=lake.s3 is not None)
     try:
         yield spark
     finally:

@@ -30,7 +30,7 @@ from lakegate.demo.expected import COLUMNS as NAMES
 from lakegate.demo.lake import COLUMNS, INGESTION, JOBS, MUTATION, PROPERTIES, TTL, Lake
 from lakegate.demo.records import BATCH_OFFSETS, FOLDERS, TOPIC_COLUMNS
 from lakegate.errors import Unavailable
-from lakegate.runtime import open_session
+from lakegate.runtime import new_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -199,7 +199,7 @@ def main() -> int:
     given = parser.parse_args()
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
     lake = Lake(given.folder, s3=given.s3)
-    spark = open_session(
+    spark = new_session(
         f"{given.job} without turns",
         conf=lake.conf,
         kafka=given.kafka is not None,

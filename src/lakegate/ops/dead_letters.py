@@ -9,8 +9,8 @@ from lakegate.config import Maintain, Pipeline, SyncSpec
 from lakegate.errors import InvalidRequest
 from lakegate.ports import Letter
 from lakegate.redaction import without_values
-from lakegate.syncs.api import Keeper
 from lakegate.syncs.plan.dead_letters import KeptRow, kept_text
+from lakegate.syncs.session import SyncSession
 
 
 class Desk(Protocol):
@@ -71,8 +71,8 @@ class SyncDesk:
 
     def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
         """See `Desk`."""
-        with Keeper(self._pipeline, self._sync) as keeper:
-            rows = keeper.kept_rows()[-rows_max:]
+        with SyncSession(self._pipeline, self._sync) as session:
+            rows = session.kept_rows()[-rows_max:]
         return [
             Letter(
                 name=self._sync.name,
@@ -88,14 +88,14 @@ class SyncDesk:
 
     def drop(self, ids: Sequence[str], reason: str | None) -> int:
         """See `Desk`. The target stores no reason."""
-        with Keeper(self._pipeline, self._sync) as keeper:
-            return keeper.drop_letters(ids)
+        with SyncSession(self._pipeline, self._sync) as session:
+            return session.drop_letters(ids)
 
     def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
         """See `Desk`. Takes the sync over: a run of it that is in progress ends with status 5."""
         values = {name: None if value == "null" else value for name, value in corrections.items()}
-        with Keeper(self._pipeline, self._sync) as keeper:
-            written, refused = keeper.retry_letters(ids, values)
+        with SyncSession(self._pipeline, self._sync) as session:
+            written, refused = session.retry_letters(ids, values)
         if refused:
             raise InvalidRequest(
                 f"{refused} of {written + refused} were refused again and are set aside; the others were sent",

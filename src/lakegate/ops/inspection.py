@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lakegate.delta.table_log import DeltaTableLog
-    from lakegate.syncs.api import Keeper
+    from lakegate.syncs.session import SyncSession
 
 NOBODY = Sessions(ids=frozenset(), jobs=frozenset())
 
@@ -111,9 +111,9 @@ def locations(pipeline: Pipeline) -> dict[str, TableLocation]:
     """
     found = {name: TableLocation(table.path) for name, table in pipeline.tables.items() if table.path is not None}
     if len(found) < len(pipeline.tables):
-        from lakegate.runtime import locate, session_of
+        from lakegate.runtime import locate, session_for
 
-        spark = session_of(pipeline)
+        spark = session_for(pipeline)
         found |= {name: locate(spark, table) for name, table in pipeline.tables.items() if name not in found}
     return found
 
@@ -175,9 +175,9 @@ def verify_pipeline(pipeline: Pipeline) -> VerifiedTables:
     found = verify(rows, streams, logs)
     spark = None
     if any(map(is_far, pipeline.streams)):
-        from lakegate.runtime import session_of
+        from lakegate.runtime import session_for
 
-        spark = session_of(pipeline)
+        spark = session_for(pipeline)
     for source in sources_of(pipeline, spark=spark):
         for one in source.not_read:
             if one.reason == "rewritten":
@@ -416,15 +416,18 @@ def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Fi
 
 def _sync(pipeline: Pipeline, sync: SyncSpec, places: check.Places) -> list[Finding]:
     """Checks that the sync's target answers, and that its source exists."""
-    from lakegate.syncs.api import Keeper  # imports nothing of Spark
+    from lakegate.syncs.session import SyncSession  # imports nothing of Spark
 
     found: list[Finding] = []
-    looks: list[tuple[str, Callable[[Keeper], object]]] = [("from", Keeper.newest), ("to", Keeper.standing)]
+    looks: list[tuple[str, Callable[[SyncSession], object]]] = [
+        ("from", SyncSession.newest),
+        ("to", SyncSession.standing),
+    ]
     for key, look in looks:
         where = places.of(f"sync.{sync.name}.{key}")
         try:
-            with Keeper(pipeline, sync) as keeper:
-                look(keeper)
+            with SyncSession(pipeline, sync) as session:
+                look(session)
         except LakegateError as error:
             found += of_error(error, where)
     return found
@@ -528,7 +531,7 @@ def diagnose(pipeline: Pipeline | None, *, has_spark: bool) -> Iterator[Finding]
     elif any(one.level == "fault" and one.where != "jars" for one in found):
         yield Finding(level="note", where=where, what="not started, because a requirement is missing")
     else:
-        yield from _session(where, pipeline, needs_kafka=needs_kafka)
+        yield from _session(where, pipeline)
     if pipeline is not None:
         yield from doctor.place(pipeline, lambda: existing_store(pipeline.coordinator.url))
 
@@ -540,13 +543,13 @@ def diagnose_s3(pipeline: Pipeline | None, location: str, *, is_deep: bool, is_m
         InvalidRequest: the location is not on S3, or no session for S3 can be made.
     """
     from lakegate.ops import s3
-    from lakegate.runtime import open_session
+    from lakegate.runtime import new_session
     from lakegate.spark.log_stores import class_of, log_store_of
 
     if not location.startswith("s3a://"):
         raise InvalidRequest("--table is for tables on S3; nothing was done", advice="Write it as s3a://bucket/path")
     word, conf = ("auto", None) if pipeline is None else (pipeline.log_store, pipeline.spark)
-    spark = open_session("lakegate doctor", conf=conf, s3=True, log_store=word)
+    spark = new_session("lakegate doctor", conf=conf, s3=True, log_store=word)
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
     name = log_store_of(spark, location).name
     yield from s3.examine(
@@ -554,12 +557,12 @@ def diagnose_s3(pipeline: Pipeline | None, location: str, *, is_deep: bool, is_m
     )
 
 
-def _session(where: str, pipeline: Pipeline | None, *, needs_kafka: bool) -> Iterator[Finding]:
+def _session(where: str, pipeline: Pipeline | None) -> Iterator[Finding]:
     from lakegate.delta.jvm import check_jvm
-    from lakegate.runtime import open_session, session_for
+    from lakegate.runtime import new_session, session_for
 
     try:
-        spark = open_session("lakegate doctor") if pipeline is None else session_for(pipeline, kafka=needs_kafka)
+        spark = new_session("lakegate doctor") if pipeline is None else session_for(pipeline)
         check_jvm(spark)
     except LakegateError as error:
         yield from of_error(error, where)

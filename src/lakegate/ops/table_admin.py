@@ -20,7 +20,7 @@ from lakegate.ops.inspection import existing_store, stream_named, table_named
 from lakegate.ports import Letter
 from lakegate.rows.explain import Explanation
 from lakegate.rows.sql import explain_sql
-from lakegate.runtime import Site, locate, open_session, open_store, session_of
+from lakegate.runtime import Site, locate, new_session, open_store, session_for
 from lakegate.spark.log_stores import log_store_of
 from lakegate.streams.dead_letters import Sent, SentAgain, StreamLetters
 from lakegate.streams.interfaces import StreamContext, StreamKind
@@ -49,7 +49,7 @@ def explain(statement: str, pipeline: Pipeline | None) -> Explanation:
     Raises:
         InvalidRequest: The statement changes no Delta table, or cannot be parsed.
     """
-    spark = open_session("lakegate explain") if pipeline is None else session_of(pipeline)
+    spark = new_session("lakegate explain") if pipeline is None else session_for(pipeline)
     return explain_sql(spark, statement)
 
 
@@ -66,7 +66,7 @@ def adopt(pipeline: Pipeline, name: str, lock: str | None) -> tuple[TableLocatio
         UnsupportedTable: The table's properties make Delta delete old tokens.
     """
     table = _table_or_path(pipeline, name, lock)
-    spark = session_of(pipeline)
+    spark = session_for(pipeline)
     location = locate(spark, table)
     tokens = DeltaTableLog(spark).read_tokens(location).tokens
     others = {one for one in tokens if one.startswith(f"{PREFIX}lock/")} - {lock_token(table.lock)}
@@ -99,7 +99,7 @@ def release(pipeline: Pipeline, name: str) -> tuple[TableLocation, bool]:
         InvalidRequest: One of its jobs has the turn.
     """
     table = _table_or_path(pipeline, name, "")
-    spark = session_of(pipeline)
+    spark = session_for(pipeline)
     location = locate(spark, table)
     with existing_store(pipeline.coordinator.url) as store:
         record = None if store is None or not table.lock else store.read(table.lock).record
@@ -133,7 +133,7 @@ def _table_or_path(pipeline: Pipeline, name: str, lock: str | None) -> TableSpec
 
 def stream_context(pipeline: Pipeline, stream: StreamSpec) -> StreamContext:
     """Returns the context of a stream, for a person who inspects its stored data. Starts Spark."""
-    spark = session_of(pipeline)
+    spark = session_for(pipeline)
     return StreamContext(
         session=spark.newSession(),
         log=DeltaTableLog(spark),
@@ -193,7 +193,7 @@ def accept_loss(pipeline: Pipeline, name: str, reason: str) -> TableLocation:
     Raises:
         InvalidRequest: No active requests of that stream exist for a table of the file; nothing was changed.
     """
-    spark = session_of(pipeline)
+    spark = session_for(pipeline)
     log = DeltaTableLog(spark)
     for table in pipeline.tables.values():
         location = locate(spark, table)

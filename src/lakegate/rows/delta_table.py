@@ -5,14 +5,10 @@ Stock Delta executes every method. If another commit came first, the commit of t
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import delta.tables as stock
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from lakegate.errors import InvalidRequest
@@ -20,14 +16,19 @@ from lakegate.ids import TableLocation
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.conflict_details import telling_conflicts
 from lakegate.rows.explain import Explanation, explain
-from lakegate.rows.result import Result, with_result
-from lakegate.rows.statement import Dml, location_of, relocation
+from lakegate.rows.merge_builder import (
+    Clauses,
+    DeltaMergeBuilder,
+    OptionalAssignments,
+    OptionalCondition,
+    column_of,
+    opened_at,
+    required,
+)
+from lakegate.rows.optimize_builder import DeltaOptimizeBuilder
+from lakegate.rows.result import Result
+from lakegate.rows.statement import Dml, location_of
 from lakegate.rows.thread_scope import run
-
-OptionalCondition = str | Column | None
-OptionalAssignments = Mapping[str, str | Column] | None
-Clause = Callable[[Any], Any]
-"""Adds a clause of a MERGE to a stock builder, and returns the builder."""
 
 
 class DeltaTable(stock.DeltaTable):
@@ -251,7 +252,7 @@ class DeltaTable(stock.DeltaTable):
         Source: `delta.tables.DeltaTable.merge`.
         """
         begun = super().merge(source, condition)
-        clauses = _Clauses(self, source, _column(condition))
+        clauses = Clauses(self._spark, self._location, self._name, source, column_of(condition))
         return DeltaMergeBuilder(self._spark, begun._jbuilder, clauses)
 
     def optimize(self) -> DeltaOptimizeBuilder:
@@ -462,319 +463,28 @@ class DeltaTable(stock.DeltaTable):
             table=self._location,
             operation=Operation.DELETE,
             execute=lambda: stocks.delete(condition),
-            execute_on=lambda path: self._at(path).delete(condition),
+            execute_on=lambda path: opened_at(self._spark, path, self._name).delete(condition),
             alias=self._name,
-            condition=_column(condition),
+            condition=column_of(condition),
         )
 
     def _updating(self, condition: OptionalCondition, set: OptionalAssignments) -> Dml:
         stocks: Any = super()
-        at: Callable[[str], Any] = self._at
+
+        def update_at(path: str) -> object:
+            table: Any = opened_at(self._spark, path, self._name)
+            return table.update(condition, set)
+
         return Dml(
             session=self._spark,
             table=self._location,
             operation=Operation.UPDATE,
             execute=lambda: stocks.update(condition, set),
-            execute_on=lambda path: at(path).update(condition, set),
+            execute_on=update_at,
             alias=self._name,
-            condition=_column(condition),
-            assigned={name: _required(value) for name, value in (set or {}).items()},
+            condition=column_of(condition),
+            assigned={name: required(value) for name, value in (set or {}).items()},
         )
-
-    def _at(self, path: str) -> stock.DeltaTable:
-        """Opens the stock class at another path, under the same alias."""
-        table = stock.DeltaTable.forPath(self._spark, path)
-        return table if self._name is None else table.alias(self._name)
-
-
-@dataclass(frozen=True)
-class _Clauses:
-    """The parts of a MERGE that its rebase needs."""
-
-    table: DeltaTable
-    source: DataFrame
-    on: Column | None
-    by_source: Sequence[Column | None] = ()
-    """Conditions of its WHEN NOT MATCHED BY SOURCE."""
-    values: Sequence[str | Column] = ()
-    """Assigned values."""
-    writes_all_matched: bool = False
-    conditions: Sequence[Column] = ()
-    """Conditions of its WHEN MATCHED."""
-    matched: Sequence[Clause] | None = ()
-    """Each WHEN MATCHED, to be repeated on another table; None if there are other clauses."""
-
-    def dml(self, execute: Callable[[], object]) -> Dml:
-        conditions = [column for column in self.by_source if column is not None]
-        every = None
-        if self.by_source and len(conditions) == len(self.by_source):
-            every = conditions[0]
-            for other in conditions[1:]:
-                every = every | other
-        return Dml(
-            session=self.table._spark,
-            table=self.table._location,
-            operation=Operation.MERGE,
-            execute=execute,
-            execute_on=None if self.matched is None else self._execute_on,
-            alias=self.table._name,
-            condition=every,
-            values=[_required(value) for value in self.values],
-            source=self.source,
-            on=self.on,
-            has_not_matched_by_source=bool(self.by_source),
-            writes_all_matched=self.writes_all_matched,
-            conditions=self.conditions,
-        )
-
-    def _execute_on(self, path: str) -> object:
-        assert self.on is not None, "a MERGE has a condition"
-        assert self.matched is not None, "one with other clauses is not divisible"
-        return merged(self.table._at(path), self.source, self.on, self.matched)
-
-
-class DeltaMergeBuilder(stock.DeltaMergeBuilder):
-    """Builds a MERGE. Source: `delta.tables.DeltaMergeBuilder`."""
-
-    def __init__(self, spark: SparkSession, jbuilder: Any, clauses: _Clauses) -> None:
-        super().__init__(spark, jbuilder)
-        self._clauses = clauses
-
-    def whenMatchedUpdate(
-        self, condition: OptionalCondition = None, set: OptionalAssignments = None
-    ) -> DeltaMergeBuilder:
-        """Adds WHEN MATCHED THEN UPDATE.
-
-        Args:
-            condition: Of the pair of rows, as SQL text or a Column; None: every pair.
-            set: Column name → value over both rows, as SQL text or a Column.
-
-        Returns:
-            The builder with the clause.
-
-        Example:
-            ```python
-            .whenMatchedUpdate("s.seq > t.seq", {"name": "s.name"})
-            ```
-
-        Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdate`.
-        """
-        # The clause may be repeated later: the caller may change its dictionary meanwhile.
-        values = dict(set) if isinstance(set, dict) else set
-        return self._matched(lambda merge: merge.whenMatchedUpdate(condition, values), super(), condition, values)
-
-    def whenMatchedUpdateAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
-        """Adds WHEN MATCHED THEN UPDATE SET *: every column from the source.
-
-        Args:
-            condition: Of the pair of rows, as SQL text or a Column; None: every pair.
-
-        Returns:
-            The builder with the clause.
-
-        Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdateAll`.
-        """
-        return self._matched(lambda merge: merge.whenMatchedUpdateAll(condition), super(), condition)
-
-    def whenMatchedDelete(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
-        """Adds WHEN MATCHED THEN DELETE.
-
-        Args:
-            condition: Of the pair of rows, as SQL text or a Column; None: every pair.
-
-        Returns:
-            The builder with the clause.
-
-        Example:
-            ```python
-            .whenMatchedDelete("s.op = 'd'")
-            ```
-
-        Source: `delta.tables.DeltaMergeBuilder.whenMatchedDelete`.
-        """
-        return self._matched(lambda merge: merge.whenMatchedDelete(condition), super(), condition)
-
-    def whenNotMatchedInsert(
-        self, condition: OptionalCondition = None, values: OptionalAssignments = None
-    ) -> DeltaMergeBuilder:
-        """Adds WHEN NOT MATCHED THEN INSERT.
-
-        Args:
-            condition: Of the row of the source, as SQL text or a Column; None: every row.
-            values: Column name → value over the row of the source, as SQL text or a Column.
-
-        Returns:
-            The builder with the clause.
-
-        Example:
-            ```python
-            .whenNotMatchedInsert(values={"id": "s.id", "name": "s.name"})
-            ```
-
-        Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsert`.
-        """
-        grown: Any = super()
-        return self._with(grown.whenNotMatchedInsert(condition, values), values=values)
-
-    def whenNotMatchedInsertAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
-        """Adds WHEN NOT MATCHED THEN INSERT *: every column from the source.
-
-        Args:
-            condition: Of the row of the source, as SQL text or a Column; None: every row.
-
-        Returns:
-            The builder with the clause.
-
-        Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsertAll`.
-        """
-        return self._with(super().whenNotMatchedInsertAll(condition))
-
-    def whenNotMatchedBySourceUpdate(
-        self, condition: OptionalCondition = None, set: OptionalAssignments = None
-    ) -> DeltaMergeBuilder:
-        """Adds WHEN NOT MATCHED BY SOURCE THEN UPDATE.
-
-        Args:
-            condition: Of the row of the table, as SQL text or a Column; None: every row.
-            set: Column name → value over the row of the table, as SQL text or a Column.
-
-        Returns:
-            The builder with the clause.
-
-        Example:
-            ```python
-            .whenNotMatchedBySourceUpdate(set={"is_active": "false"})
-            ```
-
-        Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceUpdate`.
-        """
-        grown: Any = super()
-        return self._with(grown.whenNotMatchedBySourceUpdate(condition, set), condition, values=set, is_by_source=True)
-
-    def whenNotMatchedBySourceDelete(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
-        """Adds WHEN NOT MATCHED BY SOURCE THEN DELETE.
-
-        Args:
-            condition: Of the row of the table, as SQL text or a Column; None: every row.
-
-        Returns:
-            The builder with the clause.
-
-        Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceDelete`.
-        """
-        return self._with(super().whenNotMatchedBySourceDelete(condition), condition, is_by_source=True)
-
-    def withSchemaEvolution(self) -> DeltaMergeBuilder:
-        """Lets the MERGE add columns of the source to the table.
-
-        Returns:
-            The builder.
-
-        Source: `delta.tables.DeltaMergeBuilder.withSchemaEvolution`.
-        """
-        return self._with(super().withSchemaEvolution())
-
-    def execute(self) -> DataFrame:
-        """Executes the MERGE.
-
-        Returns:
-            The stock metrics: one row. Its attribute `lakegate` is a `Result`, which says how the MERGE was committed.
-
-        Source: `delta.tables.DeltaMergeBuilder.execute`.
-        """
-        result = run(self._clauses.dml(super().execute))
-        return with_result(result.returned if result.returned is not None else result.counted(self._spark), result)
-
-    def explain(self) -> Explanation:
-        """Explains on what the MERGE depends, and what a concurrent commit means for it; executes nothing."""
-        return explain(self._clauses.dml(super().execute))
-
-    def _matched(
-        self,
-        say: Clause,
-        stocks: Any,
-        condition: OptionalCondition,
-        values: OptionalAssignments = None,
-    ) -> DeltaMergeBuilder:
-        grown, before = say(stocks), self._clauses  # stock Delta checks the clause first
-        clauses = replace(
-            before,
-            values=(*before.values, *(values or {}).values()),
-            conditions=before.conditions if condition is None else (*before.conditions, _required(condition)),
-            writes_all_matched=before.writes_all_matched or condition is None,
-            matched=None if before.matched is None else (*before.matched, say),
-        )
-        return DeltaMergeBuilder(self._spark, grown._jbuilder, clauses)
-
-    def _with(
-        self,
-        grown: stock.DeltaMergeBuilder,
-        condition: OptionalCondition = None,
-        *,
-        values: OptionalAssignments = None,
-        is_by_source: bool = False,
-    ) -> DeltaMergeBuilder:
-        clauses = replace(self._clauses, values=(*self._clauses.values, *(values or {}).values()), matched=None)
-        if is_by_source:
-            clauses = replace(clauses, by_source=(*clauses.by_source, _column(condition)))
-        return DeltaMergeBuilder(self._spark, grown._jbuilder, clauses)
-
-
-class DeltaOptimizeBuilder(stock.DeltaOptimizeBuilder):
-    """Builds an OPTIMIZE. Source: `delta.tables.DeltaOptimizeBuilder`."""
-
-    def __init__(self, spark: SparkSession, jbuilder: Any, table: TableLocation) -> None:
-        super().__init__(spark, jbuilder)
-        self._table = table
-
-    def where(self, partitionFilter: str) -> DeltaOptimizeBuilder:
-        """Limits the OPTIMIZE to partitions.
-
-        Args:
-            partitionFilter: A condition of partition columns alone, as SQL text.
-
-        Returns:
-            The builder.
-
-        Source: `delta.tables.DeltaOptimizeBuilder.where`.
-        """
-        return DeltaOptimizeBuilder(self._spark, super().where(partitionFilter)._jbuilder, self._table)
-
-    def executeCompaction(self) -> DataFrame:
-        """Compacts small files.
-
-        Returns:
-            The stock metrics: one row, with a `Result` as its attribute `lakegate`.
-
-        Source: `delta.tables.DeltaOptimizeBuilder.executeCompaction`.
-        """
-        return self._run(super().executeCompaction)
-
-    def executeZOrderBy(self, *cols: str | list[str] | tuple[str, ...]) -> DataFrame:
-        """Writes the files again, sorted along a Z-order curve.
-
-        Args:
-            cols: Names of columns, which must not be partition columns.
-
-        Returns:
-            The stock metrics: one row, with a `Result` as its attribute `lakegate`.
-
-        Example:
-            ```python
-            people.optimize().executeZOrderBy("country", "city")
-            ```
-
-        Source: `delta.tables.DeltaOptimizeBuilder.executeZOrderBy`.
-        """
-        stocks: Any = super()
-        return self._run(lambda: stocks.executeZOrderBy(*cols))
-
-    def explain(self) -> Explanation:
-        """Explains what a concurrent commit means for the OPTIMIZE, whatever its sort order; executes nothing."""
-        return explain(relocation(self._spark, self._table, super().executeCompaction))
-
-    def _run(self, execute: Callable[[], DataFrame]) -> DataFrame:
-        return optimized(self._spark, self._table, execute)
 
 
 class DeltaTableBuilder(stock.DeltaTableBuilder):
@@ -929,47 +639,5 @@ class DeltaTableBuilder(stock.DeltaTableBuilder):
         return _ours(super().execute())
 
 
-def merged(table: stock.DeltaTable, source: DataFrame, on: Column, clauses: Sequence[Clause]) -> DataFrame:
-    """Executes a stock MERGE."""
-    merge: Any = table.merge(source, on)
-    for say in clauses:
-        merge = say(merge)
-    result: DataFrame = merge.execute()
-    return result
-
-
-def optimized(spark: SparkSession, table: TableLocation, execute: Callable[[], object]) -> DataFrame:
-    """Runs an OPTIMIZE that is rebased on concurrent commits; returns the stock result, or its columns from the table's history."""
-    result = run(relocation(spark, table, execute))
-    frame: DataFrame | None = result.returned
-    if frame is None:
-        added, removed = result.files
-        said = result.metrics.get
-        sizes = {"min": said("minFileSize"), "max": said("maxFileSize")} if added else {}
-        metrics = {
-            "numFilesAdded": added,
-            "numFilesRemoved": removed,
-            "filesAdded": {**sizes, "totalFiles": added, "totalSize": said("numAddedBytes")},
-            "filesRemoved": {"totalFiles": removed, "totalSize": said("numRemovedBytes")},
-        }
-        frame = spark.createDataFrame([{"path": str(table), "metrics": metrics}], _optimize_schema(spark))
-    return with_result(frame, result)
-
-
-def _optimize_schema(spark: SparkSession) -> StructType:
-    """Returns the schema of Delta's result of any OPTIMIZE; all fields may be null, as the history lacks some values."""
-    plan: Any = cast("Any", spark)._jsparkSession.sessionState().sqlParser().parsePlan("OPTIMIZE delta.`any`")
-    schema = json.loads(plan.schema().json())
-    return StructType.fromJson(json.loads(json.dumps(schema).replace('"nullable": false', '"nullable": true')))
-
-
 def _ours(table: stock.DeltaTable) -> DeltaTable:
     return DeltaTable(table._spark, table._jdt)
-
-
-def _column(condition: OptionalCondition) -> Column | None:
-    return None if condition is None else _required(condition)
-
-
-def _required(value: str | Column) -> Column:
-    return F.expr(value) if isinstance(value, str) else value

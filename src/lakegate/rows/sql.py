@@ -18,8 +18,8 @@ from lakegate.ids import TableLocation
 from lakegate.quoting import quoted
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.conflict_details import telling_conflicts
-from lakegate.rows.delta_table import optimized
 from lakegate.rows.explain import Explanation, explain
+from lakegate.rows.optimize_builder import optimized
 from lakegate.rows.plan_analysis import EXPRESSIONS, PATTERNS, kind
 from lakegate.rows.result import with_result
 from lakegate.rows.statement import Dml, location_of, relocation

@@ -26,9 +26,8 @@ from lakegate.ports import Letter, WriteToken
 from lakegate.quoting import quoted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, Known, schema_of, with_json
 from lakegate.streams.bad_records import JSON
-from lakegate.streams.interfaces import BatchResult, BatchTurn, StreamContext
+from lakegate.streams.interfaces import BatchResult, BatchTurn, StreamContext, noted
 from lakegate.streams.requests.admin import STUCK
-from lakegate.streams.requests.apply import noted
 from lakegate.streams.requests.table import RequestTable
 
 DROP, MARK, SENT = 0, 1, 9

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -166,3 +167,10 @@ def enter_all(turn: BatchTurn, tables: Sequence[TableLocation], session: SparkSe
         turn.enter(tables[0])
         for other in others:
             other.result()
+
+
+def noted(token: WriteToken, **facts: object) -> WriteToken:
+    """Adds facts of a stream to a token, under `user` in its commit's `userMetadata`."""
+    said: dict[str, Any] = json.loads(token.user_metadata)
+    said["user"] = {**said.get("user", {}), **facts}
+    return replace(token, user_metadata=json.dumps(said))

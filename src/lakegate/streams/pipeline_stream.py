@@ -18,8 +18,9 @@ from lakegate.ids import TableLocation, Version
 from lakegate.spark.checkpoint import Checkpoint
 from lakegate.spark.kafka_topics import Topics
 from lakegate.spark.log_stores import log_store_of
+from lakegate.spark.source_faults import file_trouble
 from lakegate.spark.source_files import PassedOver, TakenFiles
-from lakegate.spark.sources import Known, compared, file_trouble, left_out_columns, placed, read_stream, require_files
+from lakegate.spark.sources import Known, compared, left_out_columns, placed, read_stream, require_files
 from lakegate.streams.append import AppendStream
 from lakegate.streams.interfaces import StreamContext, StreamKind
 from lakegate.streams.isolating import may_be_of_a_row, without_raising

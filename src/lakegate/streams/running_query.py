@@ -22,7 +22,7 @@ from lakegate.delta.jvm import JVM_ERRORS, first_line
 from lakegate.delta.storage_errors import refusal
 from lakegate.errors import InvalidRequest, LakegateError, LostTurn, TurnNotGranted, Unavailable
 from lakegate.spark.checkpoint import Checkpoint, location_of, option_of
-from lakegate.spark.sources import source_trouble
+from lakegate.spark.source_faults import source_trouble
 from lakegate.streams.job import Job
 from lakegate.streams.refresh import keeping_up
 from lakegate.streams.supervisor import RunReport, failed, leave_failures_to_us

@@ -24,7 +24,7 @@ from lakegate.delta.storage_errors import in_plain_words, refusal
 from lakegate.errors import CheckpointMismatch, LakegateError, LostTurn, StoreUnavailable, TurnNotGranted, Unavailable
 from lakegate.ids import TableLocation, TokenId
 from lakegate.spark.checkpoint import Checkpoint
-from lakegate.spark.sources import source_trouble
+from lakegate.spark.source_faults import source_trouble
 from lakegate.streams.job_cancellation import TurnJobs
 from lakegate.streams.refresh import keeping_up
 from lakegate.streams.work import Work

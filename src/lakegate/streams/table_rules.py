@@ -227,3 +227,9 @@ def _can_select(frame: DataFrame, value: Column) -> bool:
     finally:
         logger.disabled = was
     return True
+
+
+def lacking(schema: StructType, names: Sequence[str]) -> list[str]:
+    """Returns the names that are no columns of the table."""
+    there = {name.lower() for name in schema.names}
+    return [name for name in names if name.lower() not in there]

@@ -14,12 +14,11 @@ from lakegate.config.value_types import duration_text
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ids import TableLocation
 from lakegate.ports import WriteToken
-from lakegate.streams.interfaces import PURGE, VACUUM, BatchTurn, StreamContext
+from lakegate.streams.interfaces import PURGE, VACUUM, BatchTurn, StreamContext, noted
 from lakegate.streams.maintenance import schedule as steps
 from lakegate.streams.maintenance import statements
 from lakegate.streams.maintenance.progress import Watched, relocate
 from lakegate.streams.maintenance.schedule import Erased
-from lakegate.streams.requests.apply import noted
 
 VECTORS = "deletionVectors"
 

@@ -12,12 +12,12 @@ from lakegate.config.value_types import duration_text
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
-from lakegate.streams.interfaces import OPTIMIZE, VACUUM, BatchResult, BatchTurn, StreamContext
+from lakegate.streams.interfaces import OPTIMIZE, VACUUM, BatchResult, BatchTurn, StreamContext, noted
 from lakegate.streams.maintenance import schedule as steps
 from lakegate.streams.maintenance import statements
 from lakegate.streams.maintenance.progress import Watched, relocate
 from lakegate.streams.maintenance.schedule import Maintained
-from lakegate.streams.requests.apply import lacking, noted
+from lakegate.streams.table_rules import lacking
 
 
 class MaintainStream:

@@ -18,8 +18,7 @@ from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.quoting import quoted
 from lakegate.spark.fitting import fitted
-from lakegate.streams.interfaces import SETTLE, BatchTurn, StreamContext
-from lakegate.streams.requests.apply import noted
+from lakegate.streams.interfaces import SETTLE, BatchTurn, StreamContext, noted
 from lakegate.streams.requests.columns import digest, fields_of
 from lakegate.streams.requests.rules import State
 from lakegate.streams.requests.table import STATES, RequestTable

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -28,16 +27,9 @@ from lakegate.rows.thread_scope import collected
 from lakegate.spark.fitting import comparable
 from lakegate.spark.sources import BAD
 from lakegate.streams.bad_records import column
-from lakegate.streams.interfaces import StreamContext
+from lakegate.streams.interfaces import StreamContext, noted
 from lakegate.streams.requests.erased_keys import Erasures
 from lakegate.streams.table_rules import GENERATED, Rule, marked, rules_broken_by, rules_of
-
-
-def noted(token: WriteToken, **facts: object) -> WriteToken:
-    """Adds facts of a stream to a token, under `user` in its commit's `userMetadata`."""
-    said: dict[str, Any] = json.loads(token.user_metadata)
-    said["user"] = {**said.get("user", {}), **facts}
-    return replace(token, user_metadata=json.dumps(said))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,12 +272,6 @@ def target_schema(context: StreamContext) -> StructType | None:
     """Returns the target's columns; None if the table does not exist yet."""
     head = context.log.head(context.target)
     return None if head < 0 else context.log.metadata(context.target, head).schema
-
-
-def lacking(schema: StructType, names: Sequence[str]) -> list[str]:
-    """Returns the names that are no columns of the table."""
-    there = {name.lower() for name in schema.names}
-    return [name for name in names if name.lower() not in there]
 
 
 def locations(*tables: TableLocation) -> tuple[TableLocation, ...]:

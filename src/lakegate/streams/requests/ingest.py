@@ -20,12 +20,11 @@ from lakegate.rows.statement import Dml, appending
 from lakegate.spark.sources import BAD
 from lakegate.streams.bad_records import refusals, refuse_bad, write_dead_letters
 from lakegate.streams.interfaces import STORE, BatchTurn, StreamContext
-from lakegate.streams.requests.apply import lacking
 from lakegate.streams.requests.columns import Intake
 from lakegate.streams.requests.rules import Meaning
 from lakegate.streams.requests.standing import columns_property
 from lakegate.streams.requests.table import COLUMNS, PROPERTIES, RequestTable, ddl, layout
-from lakegate.streams.table_rules import rules_of
+from lakegate.streams.table_rules import lacking, rules_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from lakegate.ports import WriteToken
 from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.statement import Dml
-from lakegate.streams.interfaces import SETTLE, BatchTurn, StreamContext
-from lakegate.streams.requests.apply import noted
+from lakegate.streams.interfaces import SETTLE, BatchTurn, StreamContext, noted
 from lakegate.streams.requests.resolver import Held
 from lakegate.streams.requests.rules import Path, Settled
 from lakegate.streams.requests.table import RequestTable

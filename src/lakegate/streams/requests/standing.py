@@ -27,8 +27,7 @@ from lakegate.ports import WriteToken
 from lakegate.quoting import quoted, quoted_literal
 from lakegate.spark.checkpoint import Checkpoint
 from lakegate.spark.fitting import fitted
-from lakegate.streams.interfaces import APPLY, SETTLE, BatchTurn, StreamContext
-from lakegate.streams.requests.apply import noted
+from lakegate.streams.interfaces import APPLY, SETTLE, BatchTurn, StreamContext, noted
 from lakegate.streams.requests.column_names import Found, column_name, find_columns, is_same, stored_name
 from lakegate.streams.requests.columns import digest, fields_of, moved_key
 from lakegate.streams.requests.notes import RequestNote, delete_table, drop_note, read_notes, write_note

@@ -13,8 +13,8 @@ from lakegate.config import Mutate
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.streams.bad_records import refuse_stored
-from lakegate.streams.interfaces import APPLY, BatchResult, BatchTurn
-from lakegate.streams.requests.apply import Met, TargetRows, noted
+from lakegate.streams.interfaces import APPLY, BatchResult, BatchTurn, noted
+from lakegate.streams.requests.apply import Met, TargetRows
 from lakegate.streams.requests.outcomes import RequestOutcomes
 from lakegate.streams.requests.parts import Parts
 from lakegate.streams.requests.resolver import NOBODY, Held, steps_of
