@@ -16,6 +16,9 @@ import pytest
 from lakegate.config import Pipeline
 from lakegate.config.reading import parse
 from lakegate.config.schema import anchor_of, json_schema, sections, table_of, title_of
+from lakegate.config.sections import FromSection, type_of
+from lakegate.config.value_types import Reader
+from lakegate.config.yaml_nodes import Entries, Faults, from_yaml
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 WRITES = os.environ.get("LAKEGATE_WRITE_REFERENCE") == "1"
@@ -53,6 +56,21 @@ def test_links_between_sections_of_the_reference_lead_to_headings() -> None:
         re.sub(r"[^\w\s-]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", page, re.M)
     }
     assert {anchor_of(section) for section in sections()} <= headings
+
+
+def test_example_of_each_key_is_a_value_of_it() -> None:
+    """Each can be copied from the tables of the page."""
+    environ = {"CRM_DSN": "sqlite:crm.db", "SOURCE_DSN": "sqlite:source.db"}
+    for section in sections():
+        for key, (_, field) in section.keys().items():
+            value_type = type_of(field)
+            if value_type is None or isinstance(value_type, FromSection) or not field.examples:
+                continue
+            faults = Faults()
+            tree = from_yaml(f"{key}: {field.examples[0]}", origin=key, environ=environ, faults=faults)
+            assert isinstance(tree, Entries)
+            read = value_type.read(tree.entries[key], Reader(base_dir="/base", faults=faults))
+            assert (read is not None, faults.found) == (True, []), f"{section.__name__}.{key}"
 
 
 def test_example_of_the_reference_is_a_pipeline_without_a_fault() -> None:
