@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 import lakegate
 from benchmarks.measure import cpu_s, figures, machine, write
 from benchmarks.streams import ORDER, SOURCE, cut, digest, ours, ratio
-from lakegate.config.model import Coverage
+from lakegate.config.streams import Coverage
 
 WORLDS = {"0 ms a request": (0, 0), "30 ms a request": (30, 0), "0 ms a request, each batch asks for 5 s": (0, 5)}
 """Name → milliseconds that a request to storage takes, and seconds that a batch asks a service."""

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 import lakegate
 from benchmarks.measure import figures, machine, write
-from lakegate.config.model import Coverage
+from lakegate.config.streams import Coverage
 
 SOURCE = "rlists"
 ROUNDS = 3

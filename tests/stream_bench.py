@@ -28,7 +28,6 @@ from lakegate.streams.append import AppendStream
 from lakegate.streams.interfaces import StreamContext
 from lakegate.telemetry.events import Event
 from lakegate.turns.protocol.fencing import Applied, NotApplied, Token, read_token, unpack
-from lakegate.turns.protocol.ordering import NoRule
 
 DAY_MS = 86_400_000
 
@@ -213,18 +212,13 @@ class Bench:
 
 def stream(name: str, kind: StreamKind, **more: Any) -> StreamSpec:
     given: dict[str, Any] = {
-        "every_ms": None,
-        "order": NoRule(),
         "absent_after_ms": DAY_MS,
         "source": FilesSource(path="/nowhere", format="json", schema="a STRING"),
-        "max_rows_per_batch": 1_000_000,
-        "turn_limit_batches": 10,
-        "on_bad_record": "fail",
-        "on_new_column": "ignore",
         "checkpoint": "/nowhere",
+        type(kind).__name__.lower(): kind,
         **more,
     }
-    return StreamSpec(name=name, table="t", kind=kind, **given)
+    return StreamSpec(name=name, table="t", **given)
 
 
 def mutate(

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lakegate import settings
 from lakegate.config.coordinators import coordinator_place
-from lakegate.config.model import Coverage
+from lakegate.config.streams import Coverage
 from lakegate.config.value_types import duration_ms
 from lakegate.delta import ownership
 from lakegate.errors import Fault, InvalidRequest

@@ -10,17 +10,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from lakegate.config import keys
-from lakegate.config.model import CoordinatorSpec, Entry, Pipeline, StreamSpec
-from lakegate.config.parse import Override, parse
-from lakegate.config.places import Location
-from lakegate.config.value_types import Kind, Reader, duration_text, name_kind, suggestion
-from lakegate.config.yaml_nodes import TEXT_LENGTH_MAX, Faults, Mark, Scalar
+from lakegate.config.places import CoordinatorUrl, Location
+from lakegate.config.value_types import LOCK_NAME, Count, Duration, Entry, Reader, ValueType, duration_text, name_type
+from lakegate.config.yaml_nodes import TEXT_LENGTH_MAX, Faults, Mark, Scalar, suggestion
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.spark import jars, java
 from lakegate.turns.protocol.ordering import NoRule, OrderRule, Strict
+
+if TYPE_CHECKING:
+    from lakegate.config import CoordinatorSpec, Pipeline, StreamSpec
 
 T = TypeVar("T")
 
@@ -29,14 +29,15 @@ SPEC_NAME: Final = "lakegate.yml"
 _PREFIX: Final = "job.coordinator."
 _VARIABLE_PREFIX: Final = "LAKEGATE_JOB_COORDINATOR_"
 _JOB_KEYS: Final = ("name", "lock.name", "predecessor", "priority", "url", "storage", "lock.timeout", "tables")
-_FILE_PATHS: Final[Mapping[str, tuple[tuple[str, ...], Kind[object]]]] = {
-    "url": (("coordinator", "url"), keys.URL.kind),
-    "lock.timeout": (("coordinator", "lock_timeout"), keys.LOCK_TIMEOUT.kind),
-    "storage": (("storage",), keys.STORAGE.kind),
+_STORAGE: Final = Location(schemes=())
+_FILE_PATHS: Final[Mapping[str, tuple[tuple[str, ...], ValueType[object]]]] = {
+    "url": (("coordinator", "url"), CoordinatorUrl()),
+    "lock.timeout": (("coordinator", "lock_timeout"), Duration()),
+    "storage": (("storage",), _STORAGE),
 }
 """The job keys that override a value of the file; the other keys belong to one job, and each stream has its own value."""
 
-_JOB: Final = name_kind("a job's name")
+_JOB: Final = name_type("a job's name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,17 +156,19 @@ def load_pipeline(
     Raises:
         InvalidRequest: No file, or every fault of it.
     """
+    from lakegate.config.reading import Override, parse  # its pydantic is not for commands without a pipeline
+
     environ = environment() if environ is None else environ
     cwd = os.path.abspath(cwd or os.getcwd())
     path = find_spec(spec, environ=environ, cwd=cwd)
     origin = os.path.relpath(path, cwd) if path.is_relative_to(cwd) else str(path)
     layers = _Layers(cli=cli or {}, environ=environ, conf=conf or {})
     overrides = []
-    for key, (at, kind) in _FILE_PATHS.items():
+    for key, (at, value_type) in _FILE_PATHS.items():
         node = _node(layers, key)
         if node is not None:
             # Relative to the working directory; a value that cannot be read is reported with the file's own faults.
-            resolved = kind.read(node, key, Reader(base_dir=cwd, faults=Faults()))
+            resolved = value_type.read(node, Reader(base_dir=cwd, faults=Faults()))
             value = resolved if isinstance(resolved, str) else node.text
             overrides.append(Override(path=at, value=value, origin=node.mark.where))
     if layers.faults:
@@ -218,26 +221,30 @@ def resolve_job(
     Raises:
         InvalidRequest: every fault: a key missing, unknown, given twice differently, or of a wrong form.
     """
+    from lakegate.config.model import CoordinatorSpec
+
     environ = environment() if environ is None else environ
     layers = _Layers(cli=cli or {}, environ=environ, conf=conf or {}, cli_origin=cli_origin)
     faults = Faults()
     reader = Reader(base_dir=os.path.abspath(cwd or os.getcwd()), faults=faults)
-    name = _read(layers, "name", keys.NAME.kind, reader)
+    name = _read(layers, "name", _JOB, reader)
     stream = None if pipeline is None else next((one for one in pipeline.streams if one.name == name), None)
     if pipeline is not None:
         layers.put_behind(_of_file(pipeline, stream))
-    lock = _read(layers, "lock.name", keys.LOCK.kind, reader)
-    storage = _read(layers, "storage", keys.STORAGE.kind, reader)
-    layers.put_behind(_defaults(storage or os.path.join(reader.base_dir, "_lakegate")))
-    storage = storage or _read(layers, "storage", keys.STORAGE.kind, reader)
-    url = _read(layers, "url", keys.URL.kind, reader)
-    timeout_ms = _read(layers, "lock.timeout", keys.LOCK_TIMEOUT.kind, reader)
+    lock = _read(layers, "lock.name", LOCK_NAME, reader)
+    storage = _read(layers, "storage", _STORAGE, reader)
+    layers.put_behind(
+        _defaults(storage or os.path.join(reader.base_dir, "_lakegate"), CoordinatorSpec().lock_timeout_ms)
+    )
+    storage = storage or _read(layers, "storage", _STORAGE, reader)
+    url = _read(layers, "url", CoordinatorUrl(), reader)
+    timeout_ms = _read(layers, "lock.timeout", Duration(), reader)
     tables = _read_tables(layers, reader)
     predecessors = _read_predecessors(layers, reader)
     priority = _read_priority(layers, reader)
     for key in ("name", "lock.name"):
         if layers.given(key) is None:
-            faults.add(Mark(where=_PREFIX + key), "", "not set", _spellings(key))
+            faults.add(Mark(where=_PREFIX + key), "not set", _spellings(key))
     found = (*layers.faults, *faults.in_order())
     if found or name is None or lock is None or storage is None or url is None or timeout_ms is None:
         raise InvalidRequest(faults=found)
@@ -355,38 +362,38 @@ def _of_file(pipeline: Pipeline, stream: StreamSpec | None) -> Iterator[tuple[st
         yield key, _Given(text=text, origin=origins.get(at, "default"))
 
 
-def _defaults(storage: str) -> Iterator[tuple[str, _Given]]:
+def _defaults(storage: str, lock_timeout_ms: int) -> Iterator[tuple[str, _Given]]:
     yield "storage", _Given(text=storage, origin="default")
     yield "url", _Given(text=f"sqlite:{os.path.join(storage, 'turns.db')}", origin="default")
-    yield "lock.timeout", _Given(text=duration_text(keys.LOCK_TIMEOUT.default or 0), origin="default")
+    yield "lock.timeout", _Given(text=duration_text(lock_timeout_ms), origin="default")
 
 
 def _node(layers: _Layers, key: str) -> Scalar | None:
     given = layers.given(key)
-    return None if given is None else Scalar(text=given.text, mark=Mark(where=given.origin))
+    return None if given is None else Scalar(text=given.text, mark=Mark(where=given.origin, key=_PREFIX + key))
 
 
-def _read(layers: _Layers, key: str, kind: Kind[T], reader: Reader) -> T | None:
+def _read(layers: _Layers, key: str, value_type: ValueType[T], reader: Reader) -> T | None:
     """Reads the value of a job key with the type of the file's key."""
     node = _node(layers, key)
-    return None if node is None else kind.read(node, _PREFIX + key, reader)
+    return None if node is None else value_type.read(node, reader)
 
 
 def _read_priority(layers: _Layers, reader: Reader) -> int | None:
     node = _node(layers, "priority")
     # Here a number is written like any text.
-    return None if node is None else keys.PRIORITY.kind.read(replace(node, is_plain=True), _PREFIX + "priority", reader)
+    return None if node is None else Count().read(replace(node, is_plain=True), reader)
 
 
 def _read_predecessors(layers: _Layers, reader: Reader) -> tuple[str, ...] | None:
     """Returns None if no predecessor was given; an empty tuple if none was stated explicitly."""
     node = _node(layers, "predecessor")
     if node is not None and not node.text.strip():
-        reader.record(_PREFIX + "predecessor", node, "")
+        reader.record(node, "")
         return ()
     if node is None:
         return None
-    jobs = [_JOB.read(part, _PREFIX + "predecessor", reader) for part in _parts(node)]
+    jobs = [_JOB.read(part, reader) for part in _parts(node)]
     return tuple(dict.fromkeys(job for job in jobs if job is not None))
 
 
@@ -394,7 +401,7 @@ def _read_tables(layers: _Layers, reader: Reader) -> tuple[str, ...]:
     node = _node(layers, "tables")
     if node is None:
         return ()
-    tables = [Location().read(part, _PREFIX + "tables", reader) for part in _parts(node)]
+    tables = [Location().read(part, reader) for part in _parts(node)]
     return tuple(dict.fromkeys(table for table in tables if table is not None))
 
 

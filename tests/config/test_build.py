@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pydantic import ValidationError
 
 from lakegate.config import Pipeline, parse
 from lakegate.config.build import PipelineBuilder, TableBuilder, files, files_json, kafka
@@ -100,7 +100,7 @@ def engagement_pipeline() -> tuple[PipelineBuilder, TableBuilder]:
 
 
 def without_origins(pipeline: Pipeline) -> Pipeline:
-    return replace(pipeline, entries=())
+    return pipeline.model_copy(update={"entries": ()})
 
 
 def test_python_and_file_give_the_same_pipeline() -> None:
@@ -193,4 +193,22 @@ def test_bare_coordinator_is_its_url() -> None:
 def test_import_of_the_package_needs_the_standard_library_only() -> None:
     """`import lakegate` loads neither YAML nor Spark."""
     code = "import lakegate, sys; assert not {'yaml', 'pyspark', 'pydantic'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_pipeline_cannot_be_changed() -> None:
+    """Neither it nor a part of it: what was checked is what runs."""
+    built = engagement_pipeline()[0].build(base_dir="/base")
+    for part in (built, built.coordinator, built.tables["engagement"], *built.streams, built.streams[0].kind):
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(part, next(iter(type(part).model_fields)), None)
+
+
+def test_help_of_the_command_needs_no_pydantic() -> None:
+    """Only what reads a configuration waits for the import of pydantic."""
+    code = (
+        "import sys; from importlib import import_module; from lakegate.cli.app import COMMANDS\n"
+        "for name in COMMANDS: import_module(f'lakegate.cli.{name}')\n"
+        "assert 'pydantic' not in sys.modules and 'pydantic_core' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

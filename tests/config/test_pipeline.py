@@ -24,7 +24,7 @@ from lakegate.config import (
     Unmatched,
     parse,
 )
-from lakegate.config.parse import Override
+from lakegate.config.reading import Override
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.turns.protocol.ordering import After, NoRule, Strict
 
@@ -424,6 +424,12 @@ def test_price_of_strict_is_a_note() -> None:
     text = with_stream("    every: 1h\n    strict: Other")
     text += "  Other: {table: t, every: 1d, source: {files: ./o}, append: {}}\n"
     assert any("runs at the pace of Other" in note for note in read(text).notes)
+
+
+def test_maintenance_has_a_pace_when_none_is_written() -> None:
+    """A stream that must follow it is slowed down to it, so that is noted."""
+    text = with_stream("    every: 1h\n    strict: Up") + "  Up: {table: t, maintain: {optimize: true}}\n"
+    assert any("runs at the pace of Up" in note for note in read(text).notes)
 
 
 KINDS = {

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from lakegate.config.keys import FILE_SECTION
-from lakegate.config.parse import parse
-from lakegate.config.schema import anchor_of, json_schema, sections, table_of
+from lakegate.config import Pipeline
+from lakegate.config.reading import parse
+from lakegate.config.schema import anchor_of, json_schema, sections, table_of, title_of
+from lakegate.config.sections import FromSection, type_of
+from lakegate.config.value_types import Reader
+from lakegate.config.yaml_nodes import Entries, Faults, from_yaml
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 WRITES = os.environ.get("LAKEGATE_WRITE_REFERENCE") == "1"
@@ -31,7 +34,7 @@ def test_published_schema_is_what_the_keys_give() -> None:
 def test_reference_has_every_key_of_every_section() -> None:
     """Each section's table in docs/reference/lakegate-yml.md is the one that the keys give, and none is missing."""
     page = (REFERENCE / "lakegate-yml.md").read_text(encoding="utf-8")
-    tables = {section.title: table_of(section) for section in sections()}
+    tables = {title_of(section): table_of(section) for section in sections()}
     places = re.findall(r"<!-- keys: (.*?) -->", page)
     assert sorted(places) == sorted(tables)
     expected = re.sub(
@@ -53,6 +56,21 @@ def test_links_between_sections_of_the_reference_lead_to_headings() -> None:
         re.sub(r"[^\w\s-]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", page, re.M)
     }
     assert {anchor_of(section) for section in sections()} <= headings
+
+
+def test_example_of_each_key_is_a_value_of_it() -> None:
+    """Each can be copied from the tables of the page."""
+    environ = {"CRM_DSN": "sqlite:crm.db", "SOURCE_DSN": "sqlite:source.db"}
+    for section in sections():
+        for key, (_, field) in section.keys().items():
+            value_type = type_of(field)
+            if value_type is None or isinstance(value_type, FromSection) or not field.examples:
+                continue
+            faults = Faults()
+            tree = from_yaml(f"{key}: {field.examples[0]}", origin=key, environ=environ, faults=faults)
+            assert isinstance(tree, Entries)
+            read = value_type.read(tree.entries[key], Reader(base_dir="/base", faults=faults))
+            assert (read is not None, faults.found) == (True, []), f"{section.__name__}.{key}"
 
 
 def test_example_of_the_reference_is_a_pipeline_without_a_fault() -> None:
@@ -78,24 +96,26 @@ sync.key sync.plan sync.mode sync.parallelism sync.on_violation sync.on_schema_c
 """
 
 
-def _properties(schema: Any) -> dict[str, Any]:
+def _properties(schema: Any, definitions: Any) -> dict[str, Any]:
     for one in [schema, *schema.get("anyOf", [])]:
         if "properties" in one:
             return dict(one["properties"])
         if "patternProperties" in one:
-            return _properties(*one["patternProperties"].values())
+            return _properties(*one["patternProperties"].values(), definitions)
+        if "$ref" in one:
+            return _properties(definitions[one["$ref"].removeprefix("#/$defs/")], definitions)
     raise AssertionError(f"no properties in {schema}")
 
 
 @pytest.mark.parametrize("path", DESIGN_KEYS.split())
 def test_schema_holds_every_key_of_the_design(path: str) -> None:
     """No key of the file format is missing, whether or not this version has it."""
-    node = json.loads(json_schema())
+    node = schema = json.loads(json_schema())
     for name in path.split("."):
-        node = _properties(node)[name]
+        node = _properties(node, schema["$defs"])[name]
     assert node["description"]
 
 
 def test_schema_and_reader_know_the_same_keys() -> None:
     """A key that is not in the schema is unknown to the reader, too: both come from one table."""
-    assert list(_properties(json.loads(json_schema()))) == [key.name for key in FILE_SECTION.keys]
+    assert list(json.loads(json_schema())["properties"]) == list(Pipeline.keys())

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 import yaml
 
-from lakegate.config.parse import parse
+from lakegate.config.reading import parse
 from tests.docs.markdown import Fence, fences, named, pages
 
 FENCES = [(named(page), fence) for page in pages() for fence in fences(page)]

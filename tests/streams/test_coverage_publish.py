@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -85,12 +84,8 @@ def test_a_recomputed_batch_is_not_read_again(session: SparkSession, tmp_path: P
 
     function = F.udf(look_up, "string", useArrow=False).asNondeterministic()
     b = bench(session, tmp_path)
-    b.streams = tuple(
-        replace(one, on_bad_record=on_bad_record, transform=lambda batch: batch.withColumn("alias", function("alias")))
-        if one.name == "In"
-        else one
-        for one in b.streams
-    )
+    more = {"on_bad_record": on_bad_record, "transform": lambda batch: batch.withColumn("alias", function("alias"))}
+    b.streams = tuple(one.model_copy(update=more) if one.name == "In" else one for one in b.streams)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
     before = looked_up.value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -348,7 +347,7 @@ def test_a_bad_record_stops_what_is_computed_before_the_turn(
     """Also for a stream with a function: the error names the record, and nothing stays in memory; or the record is set aside."""
     b = bench(session, tmp_path)
     more = {"transform": lambda batch: batch.withColumn("person", F.upper("person")), "on_bad_record": on_bad_record}
-    b.streams = tuple(replace(one, **more) if one.name == "Mut" else one for one in b.streams)
+    b.streams = tuple(one.model_copy(update=more) if one.name == "Mut" else one for one in b.streams)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
     cached = session._jsparkSession.sharedState().cacheManager()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ def bench(session: SparkSession, root: Path, *, is_whole: bool = True, **propert
     columns = "id STRING, alias STRING, person STRING"
     spec = table(columns, properties={**PROPERTIES, **properties})
     if not is_whole:
-        streams = (replace(streams[0], on_bad_record="fail"), streams[2])
+        streams = (streams[0].model_copy(update={"on_bad_record": "fail"}), streams[2])
     return Bench(session, str(root), streams, spec, clock=HandClock(now_ms=time.time_ns() // 1_000_000))
 
 

@@ -15,11 +15,12 @@ import lakegate
 from lakegate import settings
 from lakegate.cli.app import app
 from lakegate.cli.output import SPEC, say
-from lakegate.config import Pipeline
 from lakegate.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
+
+    from lakegate.config import Pipeline
 
 ALERTS, DASHBOARD = "alerts.yml", "dashboard.json"
 

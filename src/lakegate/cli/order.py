@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from statistics import median
+from typing import TYPE_CHECKING
 
 import typer
 
 from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
-from lakegate.config import Pipeline
 from lakegate.config.value_types import duration_ms
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ops.order_simulation import DAYS_MAX, Paced, Replayed, replay
 from lakegate.report import words
 from lakegate.turns.protocol.ordering import describe, lint
+
+if TYPE_CHECKING:
+    from lakegate.config import Pipeline
 
 TAKES_MS = 60_000
 """The length of a turn if neither the ledger nor an option states it."""

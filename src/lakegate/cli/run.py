@@ -12,7 +12,7 @@ import threading
 import uuid
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,9 +22,11 @@ from lakegate.cli.jars import fetch_progress
 from lakegate.cli.output import say
 from lakegate.cli.processes import JVM_ENDED, SYNC_REPORT, Processes
 from lakegate.cli.progress import FORMAT, Printer
-from lakegate.config import KafkaSource, Pipeline
 from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, JvmEnded, combined_exit_code
 from lakegate.telemetry.log_format import JsonFormatter
+
+if TYPE_CHECKING:
+    from lakegate.config import Pipeline
 
 
 @app.command("run")
@@ -159,6 +161,7 @@ def _run_processes(
 
 
 def _fetch_jars(pipeline: Pipeline) -> None:
+    from lakegate.config import KafkaSource
     from lakegate.spark.jars import fetch, missing
 
     wanted = ["delta", *(["kafka"] if any(isinstance(s.source, KafkaSource) for s in pipeline.streams) else [])]

@@ -12,7 +12,6 @@ import typer
 from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
-from lakegate.config import Pipeline
 from lakegate.errors import TurnNotGranted
 from lakegate.ops.kafka_lag import TopicLag
 from lakegate.ops.status import JobStatus, LockStatus
@@ -20,6 +19,7 @@ from lakegate.ops.stored_requests import StateCount
 from lakegate.report import words
 
 if TYPE_CHECKING:
+    from lakegate.config import Pipeline
     from lakegate.ops.inspection import ErasureStatus, KeptStatus, LagStatus, SourceStatus
 
 

@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, TypeVar, Unpack
 
-from lakegate.config import keys
-from lakegate.config.model import AppliesTo, OnBadRecord, OnDuplicate, OnNewColumn, Pipeline, Transform
-from lakegate.config.parse import validate
-from lakegate.config.sections import Fields, Key, Section
+from lakegate.config.model import Pipeline
+from lakegate.config.reading import validate
+from lakegate.config.sections import Section
+from lakegate.config.streams import (
+    Append,
+    AppliesTo,
+    Erase,
+    Maintain,
+    Mutate,
+    OnBadRecord,
+    OnDuplicate,
+    OnNewColumn,
+    Transform,
+)
 from lakegate.config.yaml_nodes import Faults, from_values
 from lakegate.errors import Fault, InvalidRequest
 
@@ -194,7 +204,7 @@ class TableBuilder:
         Raises:
             InvalidRequest: The pipeline already has a stream of that name.
         """
-        return self._add(name, keys.APPEND, keys.APPEND_SECTION, given)
+        return self._add(name, "append", Append, given)
 
     def mutate(self, *, name: str, **given: Unpack[MutateKeys]) -> StreamBuilder:
         """Adds a stream that changes rows.
@@ -202,7 +212,7 @@ class TableBuilder:
         Raises:
             InvalidRequest: The pipeline already has a stream of that name.
         """
-        return self._add(name, keys.MUTATE, keys.MUTATE_SECTION, given)
+        return self._add(name, "mutate", Mutate, given)
 
     def erase(self, *, name: str, **given: Unpack[EraseKeys]) -> StreamBuilder:
         """Adds a stream that deletes rows for good.
@@ -210,7 +220,7 @@ class TableBuilder:
         Raises:
             InvalidRequest: The pipeline already has a stream of that name.
         """
-        return self._add(name, keys.ERASE, keys.ERASE_SECTION, given)
+        return self._add(name, "erase", Erase, given)
 
     def maintain(self, *, name: str, **given: Unpack[MaintainKeys]) -> None:
         """Adds a stream without a source that compacts the table's files and deletes old ones; daily unless `every` is given.
@@ -218,13 +228,13 @@ class TableBuilder:
         Raises:
             InvalidRequest: The pipeline already has a stream of that name.
         """
-        self._add(name, keys.MAINTAIN, keys.MAINTAIN_SECTION, given)
+        self._add(name, "maintain", Maintain, given)
 
-    def _add(self, name: str, kind: Key[Fields], section: Section, given: Mapping[str, object]) -> StreamBuilder:
-        of_kind = {key.name for key in section.keys}
+    def _add(self, name: str, kind: str, section: type[Section], given: Mapping[str, object]) -> StreamBuilder:
+        of_kind = section.keys()
         stream: dict[str, object] = {"table": self.name}
         stream.update((key, value) for key, value in given.items() if key not in of_kind)
-        stream[kind.name] = {key: value for key, value in given.items() if key in of_kind}
+        stream[kind] = {key: value for key, value in given.items() if key in of_kind}
         return self._pipeline._add_stream(name, stream)
 
 

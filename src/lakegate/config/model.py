@@ -1,286 +1,135 @@
 """A pipeline as data, from `lakegate.yml` or the Python API: complete, checked, with every default filled in.
 
-Rules for editors: nothing here decides or reads. Paths are absolute, durations are milliseconds, names are checked.
-Values that may hold a secret are left out of `repr`.
+The keys of the file and the attributes of the product are one: a field of a section is a key, with its type, default, example and
+meaning. The reader, the JSON Schema and the reference come from it.
+
+Rules for editors: nothing here decides or reads. Paths are absolute, durations are milliseconds, names are checked. Values that may
+hold a secret are left out of `repr`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
-from lakegate.syncs.plan.apply_protocol import Mode, OnViolation
-from lakegate.syncs.plan.values import UNAVAILABLE, BytesAs
-from lakegate.turns.protocol.ordering import AGING_MS, OrderRule
+from pydantic import Field
 
-Transform = Callable[[Any], Any]
-"""User code over one micro-batch: DataFrame → DataFrame. The core does not know Spark, hence `Any`."""
+from lakegate.config.places import CoordinatorUrl, LocalPath, Path
+from lakegate.config.sections import Named, Section, Written
+from lakegate.config.streams import DAY_MS, ColumnNames, Ddl, FilesSource, StreamSpec
+from lakegate.config.syncs import SyncSpec
+from lakegate.config.value_types import LOCK_NAME, Choice, Entry, Milliseconds, Text, TextMap, name_type
+from lakegate.config.yaml_nodes import shown_key
 
-OnDuplicate = Literal["allow", "keep_first"]
-AppliesTo = Literal["arrived", "arrived_and_later"]
-OnBadRecord = Literal["fail", "dead_letter"]
-Coverage = Literal["exclusive", "publish"]
 LogStoreWord = Literal["auto", "conditional", "dynamodb", "single_driver"]
-"""The scope of a turn: the whole micro-batch, or only its commits."""
-OnNewColumn = Literal["ignore", "add"]
-FileFormat = Literal["parquet", "json"]
-ChangeFormat = Literal["json", "parquet", "debezium"]
-OnSchemaChange = Literal["stop", "ignore", "add_columns"]
-OnDdl = Literal["stop", "apply"]
-ForeignKeyActions = Literal["auto", "in_log"]
-SyncPlan = Literal["staged", "conflict_queue"]
+
+CATALOG_NAME: Final = Text(
+    pattern=r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){0,2}", expected="table, db.table or catalog.db.table"
+)
+_PROPERTY_REFUSED: Final = "delta.setTransactionRetentionDuration"
+"""Deleting transaction ids would delete the record of written batches (rule 7 of turns)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSpec:
+class CoordinatorSpec(Section, title="coordinator"):
     """The store of turns."""
 
-    url: str
-    """`sqlite:/absolute/path`, `memory:` or `zookeeper://host:port,…/chroot?option=value`."""
-    lock_timeout_ms: int
-    """How long a batch waits for its turn before the run gives up and starts again from its checkpoint."""
+    short = "url"
+    url: Annotated[str, CoordinatorUrl()] = Field(default="", examples=['"sqlite:./lake/_lakegate/turns.db"'])
+    """The store of turns. `sqlite:PATH` serves the processes of one machine, `memory:` one process,
+    `zookeeper://host:port,…/chroot` and `dynamodb://TABLE?region=…` several machines. Default: `sqlite:<storage>/turns.db`."""
+    lock_timeout_ms: Milliseconds = Field(default=60_000, examples=["60s"])
+    """How long a micro-batch waits for its turn before the stream gives up, writes nothing and tries later."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSpec:
+class TableSpec(Section, title="tables.NAME"):
     """A Delta table, and how it is created if it does not exist."""
 
-    name: str
+    name: str = Field(default="", exclude=True)
     """The name of the table in the file."""
-    path: str | None
-    """Absolute path or URI; None when the table is known by `catalog_name`."""
-    catalog_name: str | None
-    """`db.table`; None when the table is known by its path."""
-    lock: str
-    columns: str | None
-    """Spark DDL; None: the first append creates the table."""
-    partition_by: tuple[str, ...] = ()
-    cluster_by: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
+    path: Path | None = Field(default=None, examples=["./lake/engagement"])
+    """The path or URI of the table. Either this or `name`."""
+    catalog_name: Annotated[str | None, CATALOG_NAME] = Field(
+        default=None, serialization_alias="name", examples=["db.engagement"]
+    )
+    """The table's name in Spark's catalog. Either this or `path`."""
+    lock: Annotated[str, LOCK_NAME] = Field(default="", examples=["ENGAGEMENT_HVS_DATA"])
+    """The lock whose turns the writers of this table take. Tables with the same lock share its turns. Default: the table's name
+    here."""
+    columns: Ddl | None = Field(default=None, examples=['"engagement_id STRING NOT NULL, person_id STRING"'])
+    """The table's columns, for its creation. Without it the first append creates the table in its turn."""
+    partition_by: ColumnNames = Field(default=(), examples=["[org_id]"])
+    """Partition columns, for its creation; on an existing table compared by `check`, never applied."""
+    cluster_by: ColumnNames = Field(default=(), examples=["[org_id, engagement_time]"])
+    """Clustering columns, for its creation; on an existing table compared by `check`, never applied."""
+    properties: Annotated[Mapping[str, str], TextMap(of="a table property and its value")] = Field(
+        default_factory=dict, examples=['{delta.enableDeletionVectors: "true"}']
+    )
+    """Table properties, for its creation; on an existing table compared by `check`, never applied."""
+
+    def rules(self, written: Written) -> None:
+        written.exactly_one("path", "name")
+        if "partition_by" in written and "cluster_by" in written:
+            written.refuse("", "partition_by and cluster_by together", "one of them", at="cluster_by")
+        for name in self.properties or {}:
+            if name.lower() == _PROPERTY_REFUSED.lower():
+                what = f"{_PROPERTY_REFUSED} would let the table forget which batches were written"
+                written.refuse("properties", what, "it to be left out")
+
+    def made(self, written: Written) -> TableSpec:
+        written.default("lock", written.name)
+        return self.model_copy(update={"name": written.name, "lock": self.lock or written.name})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesSource:
-    """A folder, a file or a glob, read in the order of arrival."""
-
-    path: str
-    format: FileFormat
-    schema: str | None
-    """Spark DDL; None: taken from the Parquet files."""
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaSource:
-    """A source of one or more Kafka topics."""
-
-    topics: tuple[str, ...]
-    servers: str
-    value: Literal["json"]
-    schema: str
-    """Spark DDL of the decoded value."""
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-Source = FilesSource | KafkaSource
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """Appends rows."""
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Table column → SQL over the record, added to the record's own columns."""
-    key: tuple[str, ...] = ()
-    on_duplicate: OnDuplicate = "allow"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unmatched:
-    """The treatment of an `arrived` request that never matched."""
-
-    retry_for_ms: int
-    then: Literal["dead_letter"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutate:
-    """Changes existing rows, future rows, or both (rules M1 to M8 of docs/explanation/requests.md)."""
-
-    match: Mapping[str, str]
-    """Table column → SQL over the request."""
-    set: Mapping[str, str]
-    """Table column → SQL over the request; empty when requests only delete."""
-    delete_when: str | None
-    sequence_by: str | None
-    """SQL over the request; None: the order of the source."""
-    applies_to: AppliesTo
-    stand_for_ms: int | None
-    """How long a standing request applies to later rows; None: for ever."""
-    unmatched: Unmatched
-
-    @property
-    def moves_rows(self) -> bool:
-        """True if `set` assigns a match column, so that a row moves from one key to another."""
-        return not {column.lower() for column in self.match}.isdisjoint(column.lower() for column in self.set)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Erase:
-    """Deletes all matching rows, now and later (rules E1 to E5 of docs/explanation/requests.md)."""
-
-    match: Mapping[str, str]
-    """Table column → SQL over the request."""
-    lift_when: str | None
-    """SQL over the request that ends an erasure; None: it stays active for ever."""
-    physical_within_ms: int | None = None
-    """The time after an erasure by which its bytes are gone from the files; None: left to other jobs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Maintain:
-    """Maintains the table's files; no row is changed."""
-
-    optimize: bool
-    zorder_by: tuple[str, ...] = ()
-    vacuum_older_than_ms: int | None = None
-    """Files that left the table at least this long ago are deleted; None: none are."""
-
-
-StreamKind = Append | Mutate | Erase | Maintain
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSpec:
-    """A job: a source, a table, its kind, and its schedule. A maintain stream has no source and no checkpoint."""
-
-    name: str
-    table: str
-    """Key of `Pipeline.tables`."""
-    every_ms: int | None
-    """The pace; None: again as soon as it has work."""
-    order: OrderRule
-    absent_after_ms: int
-    priority: int = 0
-    aging_ms: int = AGING_MS
-    """The waiting time that raises the priority by one."""
-    source: Source | None
-    kind: StreamKind
-    max_rows_per_batch: int
-    turn_limit_batches: int
-    """The number of micro-batches after which the turn is given back and taken again, while a backlog is processed."""
-    on_bad_record: OnBadRecord
-    on_new_column: OnNewColumn
-    checkpoint: str | None
-    coverage: Coverage = "exclusive"
-    transform: Transform | None = None
-    """User code run on each micro-batch before `kind`; only from Python."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeFilesSource:
-    """Files of changes: a folder, a file or a glob."""
-
-    path: str
-    format: Literal["json", "parquet"] | None
-    """None: by a file's ending."""
-    transaction: str
-    """The column or key that names the source's transaction."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeFilesSource:
-    """Files of Debezium's envelopes: a folder, a file or a glob."""
-
-    path: str
-    transactions: str | None
-    """The files of transaction metadata, in the same form."""
-    bytes_as: BytesAs | None = None
-    """The encoding of bytes without a schema; None: not stated."""
-    placeholder: str = UNAVAILABLE
-    """The text instead of a large value that did not change."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeTopicsSource:
-    """Kafka topics of Debezium's envelopes."""
-
-    topics: tuple[str, ...]
-    servers: str
-    transactions: str | None
-    """The topic of transaction metadata."""
-    bytes_as: BytesAs | None = None
-    """The encoding of bytes without a schema; None: not stated."""
-    placeholder: str = UNAVAILABLE
-    """The text instead of a large value that did not change."""
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSource:
-    """The change data feed of a table of the file."""
-
-    table: str
-    """Key of `Pipeline.tables`."""
-    start: Literal["snapshot", "latest"] | int
-    """The start of the sync; a number is the first version whose changes are applied."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncSpec:
-    """A database that is kept in sync with a source of changes."""
-
-    name: str
-    source: ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | TableSource
-    to: str = field(repr=False)
-    """Its DSN; may hold a password."""
-    table: str | None
-    """The target table of changes that name no table, or of a table as the source."""
-    tables: Mapping[str, str]
-    """Source table → target table; others keep their name."""
-    key: tuple[str, ...] = ()
-    """The columns that identify rows; empty: as the target has it."""
-    plan: SyncPlan
-    mode: Mode
-    parallelism: int
-    on_violation: OnViolation
-    on_schema_change: OnSchemaChange = "stop"
-    ddl: OnDdl = "stop"
-    foreign_key_actions: ForeignKeyActions = "auto"
-    patience_ms: int = 180_000
-    source_dsn: str | None = field(default=None, repr=False)
-    """The source's own database, for comparisons; may hold a password."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A value in effect, for display: secrets are masked, variables are shown as references."""
-
-    key: str
-    value: str
-    origin: str
-    """`lakegate.yml:12`, `default`, `environment NAME`, `command line`, `Spark conf NAME`, `Python`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class Pipeline(
+    Section,
+    title="lakegate.yml",
+    json_schema_extra={
+        "description": "A pipeline of Lakegate. A text may hold ${NAME} or ${NAME:-default}.",
+        "anyOf": [{"required": ["streams"]}, {"required": ["sync"]}],
+    },
+):
     """The whole content of a file."""
 
-    name: str
-    storage: str
-    keep_ledger_ms: int
-    coordinator: CoordinatorSpec
-    log_store: LogStoreWord
-    spark: Mapping[str, str] = field(repr=False)
-    tables: Mapping[str, TableSpec]
-    streams: tuple[StreamSpec, ...]
-    """In the order written."""
-    syncs: tuple[SyncSpec, ...] = ()
-    """In the order written."""
-    notes: tuple[str, ...] = ()
+    name: Annotated[str, name_type("the pipeline's name")] = Field(examples=["engagement"])
+    """The pipeline's name."""
+    storage: LocalPath = Field(default="", examples=["./lake/_lakegate"])
+    """Where Lakegate keeps checkpoints, ledger, request tables and dead letters. Default: ./_lakegate."""
+    keep_ledger_ms: Milliseconds = Field(default=400 * DAY_MS, serialization_alias="keep_ledger_for", examples=["90d"])
+    """How long the ledger keeps turns. A run deletes files of older ones when it starts; the last of each job stays."""
+    coordinator: CoordinatorSpec = Field(
+        default_factory=CoordinatorSpec, examples=['{url: "sqlite:./lake/_lakegate/turns.db", lock_timeout: 60s}']
+    )
+    """The store of turns; a plain text is its `url`."""
+    spark: Annotated[Mapping[str, str], TextMap(of="a Spark setting and its value", holds_settings=True)] = Field(
+        default_factory=dict, repr=False, examples=['{spark.sql.shuffle.partitions: "4"}']
+    )
+    """Settings of the Spark sessions that Lakegate makes."""
+    log_store: Annotated[LogStoreWord, Choice(LogStoreWord)] = Field(default="auto", examples=["auto"])
+    """How commits reach the log of tables on S3: `conditional` puts, `dynamodb`, or Delta's own way for a `single_driver`.
+    `auto`: `conditional`. On local disks it is always a hard link, elsewhere Delta's own way."""
+    tables: Annotated[Mapping[str, TableSpec], Named("table")] = Field(default_factory=dict)
+    """The tables, each under a name."""
+    streams_by_name: Annotated[Mapping[str, StreamSpec], Named("stream")] = Field(
+        default_factory=dict, serialization_alias="streams"
+    )
+    """The streams, each under its name, which is also the name of its job."""
+    syncs_by_name: Annotated[Mapping[str, SyncSpec], Named("sync")] = Field(
+        default_factory=dict, serialization_alias="sync"
+    )
+    """Databases that are kept in sync, each under a name. A file has `streams`, `sync`, or both."""
+    notes: tuple[str, ...] = Field(default=(), exclude=True)
     """Allowed settings that are worth a note; printed by `lakegate check`."""
-    entries: tuple[Entry, ...] = field(default=(), repr=False)
+    entries: tuple[Entry, ...] = Field(default=(), repr=False, exclude=True)
+
+    @property
+    def streams(self) -> tuple[StreamSpec, ...]:
+        """The streams in the order written."""
+        return tuple(self.streams_by_name.values())
+
+    @property
+    def syncs(self) -> tuple[SyncSpec, ...]:
+        """The syncs in the order written."""
+        return tuple(self.syncs_by_name.values())
 
     @property
     def needs_s3(self) -> bool:
@@ -295,10 +144,7 @@ class Pipeline:
         Raises:
             KeyError: no such stream.
         """
-        for stream in self.streams:
-            if stream.name == name:
-                return stream
-        raise KeyError(name)
+        return self.streams_by_name[name]
 
     def sync(self, name: str) -> SyncSpec:
         """Returns the sync of that name.
@@ -306,10 +152,7 @@ class Pipeline:
         Raises:
             KeyError: no such sync.
         """
-        for sync in self.syncs:
-            if sync.name == name:
-                return sync
-        raise KeyError(name)
+        return self.syncs_by_name[name]
 
     def table_of(self, stream: StreamSpec) -> TableSpec:
         """Returns the table that a stream writes to."""
@@ -322,3 +165,15 @@ class Pipeline:
     def streams_of_lock(self, lock: str) -> tuple[StreamSpec, ...]:
         """Returns the streams that take turns on one lock, in the order written."""
         return tuple(stream for stream in self.streams if self.lock_of(stream) == lock)
+
+    def rules(self, written: Written) -> None:
+        if "streams" not in written and "sync" not in written:
+            written.refuse("streams", "missing", "at least one stream, or one sync")
+        elif "streams" in written and self.streams_by_name == {}:
+            written.refuse("streams", "no stream in it", "at least one stream")
+        if "sync" in written and self.syncs_by_name == {}:
+            written.refuse("sync", "no sync in it", "at least one sync")
+        for name in self.spark or {}:
+            if name.removeprefix("spark.").startswith("job.coordinator."):
+                what = f"{shown_key(name)} is for jobs without a file"
+                written.refuse("spark", what, "coordinator: and the table's lock: instead")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from lakegate.config.value_types import duration_ms, suggestion
+from lakegate.config.value_types import duration_ms
+from lakegate.config.yaml_nodes import suggestion
 
 Word = TypeVar("Word", bound=str)
 

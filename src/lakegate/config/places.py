@@ -5,11 +5,11 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from lakegate.config.dynamodb import read_dynamodb
 from lakegate.config.options import BadPlace
-from lakegate.config.value_types import NOT_IN_THIS_VERSION, JsonSchema, Reader, or_reference, text_of
+from lakegate.config.value_types import NOT_IN_THIS_VERSION, JsonSchema, Reader, ValueType, or_reference, text_of
 from lakegate.config.yaml_nodes import Node, Scalar, shown
 from lakegate.config.zookeeper import read_place
 
@@ -19,62 +19,66 @@ _LATER_SCHEMES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class Location(ValueType[str]):
     """A path or URI; relative paths are relative to the file's folder."""
 
     schemes: tuple[str, ...] = ("hdfs", "viewfs", "s3a")
     """Allowed schemes in addition to local paths and `file:`."""
-    word: str = "path"
+    word = "path"
 
-    def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        scalar = text_of(node, at, reader, "a path")
+    def read(self, node: Node, reader: Reader) -> str | None:
+        scalar = text_of(node, reader, "a path")
         if scalar is None:
             return None
-        value = self.resolve(scalar, scalar.text, at, reader)
+        value = self.resolve(scalar, scalar.text, reader)
         if value is not None:
-            reader.record(at, scalar, value)
+            reader.record(scalar, value)
         return value
 
-    def resolve(self, node: Scalar, text: str, at: str, reader: Reader) -> str | None:
+    def resolve(self, node: Scalar, text: str, reader: Reader) -> str | None:
         """Resolves `text`, a part of `node`, to an absolute path or a URI."""
         local = " or ".join(["a local path", *(f"{scheme}:" for scheme in self.schemes)])
         found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", text, flags=re.DOTALL)
         scheme, path = (found[1].lower(), found[2]) if found else ("file", text)
         if not path.strip() or "\n" in path or "\t" in path:
-            reader.fault(node, at, "not a path", local)
+            reader.fault(node, "not a path", local)
         elif scheme in ("s3", "s3n") and "s3a" in self.schemes:
-            reader.fault(node, at, f"{scheme}: is another name for s3a:, and a table has one", f"s3a:{path}")
+            reader.fault(node, f"{scheme}: is another name for s3a:, and a table has one", f"s3a:{path}")
         elif scheme == "s3a" and scheme in self.schemes and re.fullmatch(r"//[a-z0-9][a-z0-9.-]*(/.*)?", path) is None:
-            reader.fault(node, at, "not a bucket and a path", "s3a://bucket/path")
+            reader.fault(node, "not a bucket and a path", "s3a://bucket/path")
         elif scheme in self.schemes:
             return f"{scheme}:{path.rstrip('/') or '/'}"
         elif scheme in (*_LATER_SCHEMES, "s3", "s3a", "s3n", "hdfs", "viewfs"):
-            reader.fault(node, at, f"{scheme}: paths are {NOT_IN_THIS_VERSION} here", local)
+            reader.fault(node, f"{scheme}: paths are {NOT_IN_THIS_VERSION} here", local)
         elif scheme != "file":
-            reader.fault(node, at, "a scheme that is not known", local)
+            reader.fault(node, "a scheme that is not known", local)
         elif path.startswith("~"):
-            reader.fault(node, at, "~ is not expanded", "${HOME}/… or a path from the file's folder")
+            reader.fault(node, "~ is not expanded", "${HOME}/… or a path from the file's folder")
         elif found and path.startswith("//") and not path.startswith("///"):
-            reader.fault(node, at, "a file: URI with a host", "file:/absolute/path")
+            reader.fault(node, "a file: URI with a host", "file:/absolute/path")
         else:
             if path.startswith("/"):
                 path = "/" + path.lstrip("/")
             return posixpath.normpath(posixpath.join(reader.base_dir, path))
         return None
 
-    def schema(self) -> JsonSchema:
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
         return {"type": "string", "minLength": 1}
 
 
+Path = Annotated[str, Location()]
+LocalPath = Annotated[str, Location(schemes=())]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorUrl:
+class CoordinatorUrl(ValueType[str]):
     """The store of turns: `sqlite:PATH`, `memory:`, `zookeeper://host:port,…/chroot` or `dynamodb://TABLE?region=…`."""
 
-    word: str = "URL"
+    word = "URL"
 
-    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+    def read(self, node: Node, reader: Reader) -> str | None:
         expected = "sqlite:PATH, memory:, zookeeper://host:port,…/chroot or dynamodb://TABLE?region=…"
-        scalar = text_of(node, at, reader, expected)
+        scalar = text_of(node, reader, expected)
         if scalar is None:
             return None
         scheme, colon, rest = scalar.text.partition(":")
@@ -84,19 +88,19 @@ class CoordinatorUrl:
                 _ = read_place(scalar.text) if scheme == "zookeeper" else read_dynamodb(scalar.text)
                 value = scalar.text
             except BadPlace as bad:
-                reader.fault(node, at, str(bad), expected)
+                reader.fault(node, str(bad), expected)
         elif colon and scheme == "memory" and rest in ("", "//"):
             value = "memory:"
         elif colon and scheme == "sqlite":
-            path = Location(schemes=()).resolve(scalar, rest, at, reader)
+            path = Location(schemes=()).resolve(scalar, rest, reader)
             value = None if path is None else f"sqlite:{path}"
         else:
-            reader.fault(node, at, f"{shown(scalar, at)} is not a coordinator", expected)
+            reader.fault(node, f"{shown(scalar)} is not a coordinator", expected)
         if value is not None:
-            reader.record(at, scalar, value)
+            reader.record(scalar, value)
         return value
 
-    def schema(self) -> JsonSchema:
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
         return or_reference({"type": "string", "pattern": "^(sqlite:.+|memory:|zookeeper://.+|dynamodb://.+)$"})
 
 
@@ -104,35 +108,36 @@ _DSN_SCHEMES: Final = ("postgresql", "postgres", "mysql", "mariadb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dsn:
+class Dsn(ValueType[str]):
     """The address of a target database: `postgresql://…`, `mysql://…` or `sqlite:PATH`. No fault message repeats it."""
 
-    word: str = "DSN"
+    word = "DSN"
 
-    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+    def read(self, node: Node, reader: Reader) -> str | None:
         expected = "postgresql://user:password@host/database, mysql://… or sqlite:PATH"
-        scalar = text_of(node, at, reader, expected)
+        scalar = text_of(node, reader, expected)
         if scalar is None:
             return None
         scheme, colon, rest = scalar.text.partition(":")
         value = None
         if colon and scheme == "sqlite":
             rest = rest.removeprefix("//") if rest.startswith("///") else rest
-            path = Location(schemes=()).resolve(scalar, rest, at, reader)
+            path = Location(schemes=()).resolve(scalar, rest, reader)
             value = None if path is None else f"sqlite:{path}"
         elif not colon or scheme not in _DSN_SCHEMES or not rest.startswith("//"):
-            reader.fault(node, at, "not the address of a database that this version knows", expected)
+            reader.fault(node, "not the address of a database that this version knows", expected)
         elif re.fullmatch(r"//[^@/?#\s]*(@[^@/?#\s]*)?([/?#][^@\s]*)?", rest) is None:
             # Of a password that is not encoded, a part would be read as the host, and shown in messages.
             what = "a space, a second @, or an @ behind the first /, ? or #"
-            reader.fault(
-                node, at, what, "percent-encoded: in a user or password / is %2F, ? is %3F, # is %23, @ is %40"
-            )
+            reader.fault(node, what, "percent-encoded: in a user or password / is %2F, ? is %3F, # is %23, @ is %40")
         else:
             value = scalar.text
         if value is not None:
-            reader.record(at, scalar, value)
+            reader.record(scalar, value)
         return value
 
-    def schema(self) -> JsonSchema:
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
         return or_reference({"type": "string", "pattern": "^(sqlite:.+|(postgresql|postgres|mysql|mariadb)://.+)$"})
+
+
+DatabaseUrl = Annotated[str, Dsn()]

@@ -1,4 +1,4 @@
-"""The JSON Schema and the tables of the reference, generated from the keys that the reader reads.
+"""The JSON Schema and the tables of the reference, generated from the sections that the reader reads.
 
 A test keeps `docs/reference/lakegate.schema.json` and `docs/reference/lakegate-yml.md` equal to the output of this module.
 """
@@ -7,68 +7,77 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final, get_args
 
-from lakegate.config.keys import FILE_SECTION
-from lakegate.config.sections import Either, Key, Named, Section, default_text
-from lakegate.config.value_types import Choice, JsonSchema
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from lakegate.config.model import Pipeline
+from lakegate.config.sections import FromSection, Section, meaning_and_default, type_of
+from lakegate.config.value_types import JsonSchema
 
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
+class _OfFile(GenerateJsonSchema):
+    """The JSON Schema of what a user writes: a key without a value is left out, so null is not a value."""
+
+    def nullable_schema(self, schema: Any) -> JsonSchema:
+        return self.generate_inner(schema["schema"])
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
 def json_schema() -> str:
-    """Returns the JSON Schema of `lakegate.yml`, for editors: every key of the design, also those not in this version."""
-    file: JsonSchema = {
-        "$schema": SCHEMA_DIALECT,
-        "title": "lakegate.yml",
-        "description": "A pipeline of Lakegate. A text may hold ${NAME} or ${NAME:-default}.",
-        **FILE_SECTION.schema(),
-        "anyOf": [{"required": ["streams"]}, {"required": ["sync"]}],
-    }
-    return json.dumps(file, indent=2, ensure_ascii=False) + "\n"
+    """Returns the JSON Schema of `lakegate.yml`, for editors."""
+    file = Pipeline.model_json_schema(mode="serialization", schema_generator=_OfFile)
+    return json.dumps({"$schema": SCHEMA_DIALECT, **file}, indent=2, ensure_ascii=False) + "\n"
 
 
-def sections() -> Iterator[Section]:
+def sections(section: type[Section] = Pipeline) -> Iterator[type[Section]]:
     """Yields every section of the file once, each before those inside it."""
-    waiting = [FILE_SECTION]
-    while waiting:
-        section = waiting.pop(0)
-        yield section
-        waiting = [inner for key in section.keys if (inner := section_of(key)) is not None] + waiting
+    yield section
+    for _, field in section.keys().values():
+        if (inner := section_of(field)) is not None:
+            yield from sections(inner)
 
 
-def section_of(key: Key[object]) -> Section | None:
+def section_of(field: FieldInfo) -> type[Section] | None:
     """Returns the section that a key's value is, or may be."""
-    match key.kind:
-        case Section() as section:
-            return section
-        case Named(of=section) | Either(section=section):
-            return section
-        case _:
-            return None
+    value_type = type_of(field)
+    if isinstance(value_type, FromSection):
+        return value_type.section
+    found = [one for one in (field.annotation, *get_args(field.annotation)) if isinstance(one, type)]
+    return next((one for one in found if issubclass(one, Section)), None)
 
 
-def table_of(section: Section) -> str:
+def title_of(section: type[Section]) -> str:
+    """Returns the title of a section in the reference."""
+    return "the file" if section is Pipeline else str(section.model_config.get("title"))
+
+
+def table_of(section: type[Section]) -> str:
     """Returns the reference's Markdown table of one section."""
     rows = ["| key | type | default | meaning | example |", "|---|---|---|---|---|"]
-    rows += [_row(key) for key in section.keys]
+    rows += [_row(key, field) for key, (_, field) in section.keys().items()]
     return "\n".join(rows) + "\n"
 
 
-def _row(key: Key[object]) -> str:
-    default = "required" if key.is_required else default_text(key)
-    if default and not key.is_required and not default.startswith("`") and " " not in default:
+def _row(key: str, field: FieldInfo) -> str:
+    meaning, default = meaning_and_default(field)
+    if field.is_required():
+        default = "required"
+    elif default and not default.startswith("`") and " " not in default:
         default = f"`{default}`"
-    meaning = f"**Not in this version.** {key.meaning}" if key.is_later else key.meaning
-    if isinstance(key.kind, Choice) and key.kind.later:
-        meaning += f" Not in this version: {', '.join(f'`{word}`' for word in key.kind.later)}."
-    word, inner = key.kind.word, section_of(key)
+    value_type, inner = type_of(field), section_of(field)
+    word = "section" if value_type is None else value_type.word
     if inner is not None:
-        word = f"{word} [{inner.title}](#{anchor_of(inner)})"
-    example = f"`{key.example}`" if key.example else ""
-    return f"| `{key.name}` | {word} | {default} | {meaning} | {example} |".replace("  ", " ")
+        word = f"{word} [{title_of(inner)}](#{anchor_of(inner)})"
+    example = f"`{field.examples[0]}`" if field.examples else ""
+    return f"| `{key}` | {word} | {default} | {meaning} | {example} |".replace("  ", " ")
 
 
-def anchor_of(section: Section) -> str:
+def anchor_of(section: type[Section]) -> str:
     """Returns the heading's anchor in the reference."""
-    return section.title.lower().replace(".", "").replace(" ", "-")
+    return title_of(section).lower().replace(".", "").replace(" ", "-")

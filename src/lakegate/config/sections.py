@@ -1,212 +1,281 @@
-"""Mappings with known keys: keys, sections of keys, and sections under user-defined names.
+"""Sections: pydantic models that are read from mappings of the file, with all faults at once.
 
-Rules for editors: as in `kinds.py`. A section reads all its keys before it gives up on any, so every fault is reported.
+Rules for editors: as in `value_types.py`. A section reads all its keys before it gives up on any, so every fault is reported.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, cast
+from typing import Any, ClassVar, get_args
+
+from pydantic import (
+    AliasGenerator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema
 
 from lakegate.config.value_types import (
     NAME_PATTERN,
-    NOT_IN_THIS_VERSION,
     Choice,
-    Duration,
+    Default,
     JsonSchema,
-    Kind,
     Reader,
-    duration_text,
-    name_kind,
-    refuse_node,
-    suggestion,
+    ValueType,
+    name_type,
+    reader_of,
+    refuse,
 )
-from lakegate.config.yaml_nodes import Entries, Mark, Node, Scalar, joined, shown_key
-
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+from lakegate.config.yaml_nodes import Broken, Entries, Node, Scalar, joined, shown_key, suggestion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key(Generic[T_co]):
-    """A key of a section: its type, its default, and its text in the reference."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The keys of a section as they stand in the file, for the rules between them."""
 
-    name: str
-    kind: Kind[T_co]
-    meaning: str
-    default: T_co | None = None
-    default_text: str = ""
-    """The default in words, when it depends on other values."""
-    example: str = ""
-    is_required: bool = False
-    is_later: bool = False
-    """Designed, but not built yet: refused, never ignored."""
+    entries: Entries
+    reader: Reader
+
+    @property
+    def name(self) -> str:
+        """The last part of the section's path."""
+        return self.entries.mark.key.rpartition(".")[2]
+
+    def __contains__(self, key: str) -> bool:
+        """Returns True if the key was written, whether or not its value could be read."""
+        return key in self.entries.key_marks
+
+    def below(self, *path: str) -> Written:
+        """Returns the section at `path` below this one, which could be read."""
+        node: Node = self.entries
+        for key in path:
+            node = node.entries[key] if isinstance(node, Entries) else node
+        return Written(node if isinstance(node, Entries) else _no_entries(node), self.reader)
+
+    def refuse(self, key: str, what: str, expected: str = "", *, at: str | None = None) -> None:
+        """Records a contradiction.
+
+        Args:
+            key: The key that it is about; empty for the section itself.
+            what: The text of the fault.
+            expected: What would be right.
+            at: The key whose line is named, if it is not `key`; without it the section's line is named.
+        """
+        place = self.entries.mark
+        mark = self.entries.key_marks.get(key if at is None else at, place)
+        self.reader.contradictions.add(mark, what, expected, about=joined(place.key, key) if key else place.key)
+
+    def refuse_all(self, keys: tuple[str, ...], what: str, expected: str = "") -> None:
+        """Records a contradiction for each of `keys` that was written."""
+        for key in keys:
+            if key in self:
+                self.refuse(key, what, expected)
+
+    def exactly_one(self, *keys: str) -> None:
+        """Records a contradiction unless one of `keys` was written."""
+        given, names = [key for key in keys if key in self], ", ".join(keys)
+        if not given:
+            self.refuse("", f"none of {names}", f"one of {names}")
+        elif len(given) > 1:
+            self.refuse("", f"{' and '.join(given)} together", f"one of {names}", at=keys[0])
+
+    def note(self, text: str) -> None:
+        """Records a note on the section."""
+        self.reader.notes.append(f"{self.entries.mark.key}: {text}")
+
+    def default(self, key: str, value: str) -> None:
+        """Records the default of a key that depends on other keys."""
+        if key not in self:
+            self.reader.record_default(joined(self.entries.mark.key, key), value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
-    """The values of a section, by their keys."""
+class Section(BaseModel):
+    """A mapping with known keys: its fields, by their serialization alias, which is by default the name without its unit.
 
-    at: str
-    mark: Mark
-    values: Mapping[str, object]
-    key_marks: Mapping[str, Mark]
-    """The marks of every key that was written, whether or not it could be read."""
-    is_readable: bool = True
-    """False for a value that is not a section: it has a name, and its fault is reported."""
+    The text below a field is the meaning of its key, in the JSON Schema and in the reference. Its last sentence may be a default
+    in words: `Default: for ever.` A field with `exclude=True` is not a key of the file. A value that could not be read is None
+    until the faults are reported.
+    """
 
-    def __getitem__(self, key: Key[T]) -> T:
-        return cast("T", self.values[key.name])  # stored by the key's own kind, see Section.read
-
-    def get(self, key: Key[T]) -> T | None:
-        """Returns the value; None if there is none, or if it could not be read."""
-        return cast("T | None", self.values.get(key.name))
-
-    def has(self, key: Key[T]) -> bool:
-        """Returns True if the key was written."""
-        return key.name in self.key_marks
-
-    def mark_of(self, key: Key[T]) -> Mark:
-        """Returns the mark of the key, otherwise that of its section."""
-        return self.key_marks.get(key.name, self.mark)
-
-    def path_of(self, key: Key[T]) -> str:
-        """Returns the key's path."""
-        return joined(self.at, key.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A mapping with known keys."""
-
-    title: str
-    keys: Sequence[Key[object]]
-    short: str | None = None
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,  # it may be a secret
+        use_attribute_docstrings=True,
+        alias_generator=AliasGenerator(serialization_alias=lambda name: name.removesuffix("_ms")),
+    )
+    short: ClassVar[str | None] = None
     """The key that a plain text sets."""
-    word: str = "section"
 
-    def read(self, node: Node, at: str, reader: Reader) -> Fields | None:
-        if isinstance(node, Scalar) and node.is_null:
-            node = Entries(entries={}, key_marks={}, mark=node.mark)
-        elif isinstance(node, Scalar) and self.short is not None:
-            node = Entries(entries={self.short: node}, key_marks={self.short: node.mark}, mark=node.mark)
-        if not isinstance(node, Entries):
-            refuse_node(node, at, reader, f"a mapping with the keys {', '.join(self._names())}")
+    def rules(self, written: Written) -> None:
+        """Records contradictions between the keys of this section, and notes on them."""
+
+    def made(self, written: Written) -> Any:
+        """Returns the product's data of this section, with the defaults that depend on other keys."""
+        return self
+
+    @classmethod
+    def keys(cls) -> dict[str, tuple[str, FieldInfo]]:
+        """Returns the keys in the order of the reference: key of the file → name and description of the field."""
+        fields = [(name, field) for name, field in cls.model_fields.items() if not field.exclude]
+        return {str(field.serialization_alias): (name, field) for name, field in fields}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, given: Any, build: ModelWrapValidatorHandler[Section], info: ValidationInfo) -> Any:
+        """Returns what the section makes; None, with a fault recorded, if the node is not a mapping."""
+        if not isinstance(given, Node):
+            return build(given)
+        reader, entries = reader_of(info), cls._entries_of(given)
+        if entries is None:
+            refuse(given, reader, f"a mapping with the keys {', '.join(cls.keys())}")
             return None
-        known = {key.name: key for key in self.keys}
-        for name in node.entries:
-            if name not in known:
-                what = f"unknown key {shown_key(name)}{suggestion(name, self._names())}"
-                reader.faults.add(node.key_marks[name], at, what, "" if suggestion(name, known) else self._expected())
+        section, written = build(cls._values(entries, reader)), Written(entries, reader)
+        section.rules(written)
+        return section.made(written)
+
+    @classmethod
+    def _entries_of(cls, node: Node) -> Entries | None:
+        match node:
+            case Entries():
+                return node
+            case Scalar() if node.is_null:
+                return _no_entries(node)
+            case Scalar() if cls.short is not None:
+                mark = node.mark.below(cls.short)
+                entries = {cls.short: replace(node, mark=mark)}
+                return Entries(entries=entries, key_marks={cls.short: mark}, mark=node.mark)
+            case _:
+                return None
+
+    @classmethod
+    def _values(cls, entries: Entries, reader: Reader) -> dict[str, object]:
+        """Returns the node of each key, or its default, by the name of the field; unknown and missing keys are recorded."""
+        keys = cls.keys()
+        for key in [key for key in entries.entries if key not in keys]:
+            hint = suggestion(key, keys)
+            what, expected = f"unknown key {shown_key(key)}{hint}", "" if hint else f"one of {', '.join(keys)}"
+            reader.faults.add(entries.key_marks[key], what, expected, about=entries.mark.key)
         values: dict[str, object] = {}
-        for key in self.keys:
-            self._read_key(key, node, at, reader, values)
-        return Fields(at=at, mark=node.mark, values=values, key_marks=node.key_marks)
+        for key, (name, field) in keys.items():
+            mark = entries.mark.below(key)
+            if key in entries.entries:
+                values[name] = entries.entries[key]
+            elif field.is_required():
+                reader.faults.add(entries.mark, "missing", _expected(field), about=mark.key)
+                values[name] = Broken(mark=mark)
+            elif field.default_factory is field.annotation:  # a section, all of whose keys have defaults
+                values[name] = Entries(entries={}, key_marks={}, mark=mark)
+            elif has_default(field):
+                values[name] = Default(value=field.default, mark=mark)
+        return values
 
-    def _read_key(self, key: Key[object], node: Entries, at: str, reader: Reader, values: dict[str, object]) -> None:
-        path = joined(at, key.name)
-        if key.name not in node.entries:
-            if key.is_required:
-                reader.faults.add(node.mark, path, "missing", _expected_of(key))
-            elif key.default is not None:
-                values[key.name] = key.default
-                if not isinstance(key.default, Mapping):
-                    reader.record_default(path, default_text(key))
-            return
-        if key.is_later:
-            reader.faults.add(node.key_marks[key.name], path, NOT_IN_THIS_VERSION)
-            return
-        value = key.kind.read(_standing_at(node.entries[key.name], node.key_marks[key.name]), path, reader)
-        if value is not None:
-            values[key.name] = value
-
-    def _names(self) -> list[str]:
-        return [key.name for key in self.keys if not key.is_later]
-
-    def _expected(self) -> str:
-        return "one of " + ", ".join(self._names())
-
-    def schema(self) -> JsonSchema:
-        properties: JsonSchema = {}
-        for key in self.keys:
-            about = key.meaning + (" Not in this version." if key.is_later else "")
-            properties[key.name] = {**key.kind.schema(), "description": about}
-            if text := default_text(key):
-                properties[key.name] = {**key.kind.schema(), "description": f"{about} Default: {text}."}
-        section: JsonSchema = {"type": "object", "properties": properties, "additionalProperties": False}
-        if required := [key.name for key in self.keys if key.is_required]:
-            section["required"] = required
-        if self.short is None:
-            return section if required else {**section, "type": ["object", "null"]}
-        return {"anyOf": [section, cast("JsonSchema", properties[self.short])]}
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        reference = handler(schema)
+        section = handler.resolve_ref_schema(reference)
+        for key, (_, field) in cls.keys().items():
+            meaning, default = meaning_and_default(field)
+            section["properties"][key]["description"] = f"{meaning} Default: {default}." if default else meaning
+            for name in ("default", "examples"):
+                section["properties"][key].pop(name, None)
+        if cls.short is not None:
+            whole = {name: section.pop(name) for name in list(section) if name not in ("title", "description")}
+            section["anyOf"] = [whole, whole["properties"][cls.short]]
+        elif "required" not in section:
+            section["type"] = ["object", "null"]
+        return reference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+def _no_entries(node: Node) -> Entries:
+    return Entries(entries={}, key_marks={}, mark=node.mark)
+
+
+def type_of(field: FieldInfo) -> ValueType[Any] | None:
+    """Returns the value type of a field; None if its value is a section."""
+    of_alternatives = [
+        one for alternative in get_args(field.annotation) for one in getattr(alternative, "__metadata__", ())
+    ]
+    return next((one for one in (*field.metadata, *of_alternatives) if isinstance(one, ValueType)), None)
+
+
+def has_default(field: FieldInfo) -> bool:
+    """Returns True if the key has a default that is a value of its type."""
+    return (
+        type_of(field) is not None
+        and not field.is_required()
+        and field.default_factory is None
+        and field.default not in (None, "", ())
+    )
+
+
+def meaning_and_default(field: FieldInfo) -> tuple[str, str]:
+    """Returns the meaning of a key, and its default as it would be written or in words; empty if there is none."""
+    meaning, _, words = " ".join((field.description or "").split()).partition(" Default: ")
+    value_type = type_of(field)
+    if has_default(field) and value_type is not None:
+        return meaning, value_type.written(field.default)
+    return meaning, words.removesuffix(".")
+
+
+def _expected(field: FieldInfo) -> str:
+    value_type = type_of(field)
+    if isinstance(value_type, Choice):
+        return " or ".join(value_type.words)
+    meaning, _ = meaning_and_default(field)
+    return meaning[:1].lower() + meaning[1:].removesuffix(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Named(ValueType[Mapping[str, Node]]):
     """A mapping from user-defined names to sections of one form, in the order written."""
 
-    of: Section
     thing: str
-    word: str = "mapping: name to section"
+    word = "mapping: name to section"
 
-    def read(self, node: Node, at: str, reader: Reader) -> Mapping[str, Fields] | None:
+    def read(self, node: Node, reader: Reader) -> Mapping[str, Node] | None:
         if not isinstance(node, Entries):
-            refuse_node(node, at, reader, f"a mapping: the name of each {self.thing}, and what it is")
+            refuse(node, reader, f"a mapping: the name of each {self.thing}, and what it is")
             return None
-        found: dict[str, Fields] = {}
-        for name, item in node.entries.items():
+        for name, mark in node.key_marks.items():
             if re.fullmatch(NAME_PATTERN, name) is None:
-                expected = name_kind(f"a name of a {self.thing}").expected
-                reader.faults.add(node.key_marks[name], at, f"{shown_key(name)} cannot be used as a name", expected)
-            fields = self.of.read(_standing_at(item, node.key_marks[name]), joined(at, name), reader)
-            found[name] = fields or Fields(
-                at=joined(at, name), mark=item.mark, values={}, key_marks={}, is_readable=False
-            )
-        return found
+                expected = name_type(f"a name of a {self.thing}").expected
+                what = f"{shown_key(name)} cannot be used as a name"
+                reader.faults.add(mark, what, expected, about=node.mark.key)
+        return node.entries
 
-    def schema(self) -> JsonSchema:
-        return {
-            "type": "object",
-            "patternProperties": {f"^{NAME_PATTERN}$": self.of.schema()},
-            "additionalProperties": False,
-        }
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
+        sections = {f"^{NAME_PATTERN}$": of_field["additionalProperties"]}
+        return {"type": "object", "patternProperties": sections, "additionalProperties": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Either:
-    """A single value, or a section."""
+@dataclass(frozen=True, slots=True)
+class FromSection(ValueType[Any]):
+    """The data that a section makes; or a single value."""
 
-    value: Kind[object]
-    section: Section
+    section: type[Section]
+    or_value: ValueType[Any] | None = None
 
     @property
     def word(self) -> str:
-        return f"{self.value.word}, or section"
+        return "section" if self.or_value is None else f"{self.or_value.word}, or section"
 
-    def read(self, node: Node, at: str, reader: Reader) -> object | None:
-        return (self.value if isinstance(node, Scalar) else self.section).read(node, at, reader)
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
+        return of_field if self.or_value is None else {"anyOf": [self.or_value.schema({}), of_field]}
 
-    def schema(self) -> JsonSchema:
-        return {"anyOf": [self.value.schema(), self.section.schema()]}
+    def validate(self, given: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        if isinstance(given, Scalar) and self.or_value is not None:
+            return self.or_value.read(given, reader_of(info))
+        return inner(given) if isinstance(given, Node) else given
 
-
-def default_text(key: Key[object]) -> str:
-    """Returns the default as it would be written; empty if there is none."""
-    if key.default_text or key.default is None:
-        return key.default_text
-    if isinstance(key.kind, Duration) and isinstance(key.default, int):
-        return duration_text(key.default)
-    return str(key.default)
-
-
-def _expected_of(key: Key[object]) -> str:
-    if isinstance(key.kind, Choice):
-        return " or ".join(key.kind.words)
-    return key.meaning[:1].lower() + key.meaning[1:].rstrip(".")
-
-
-def _standing_at(node: Node, mark: Mark) -> Node:
-    """Moves a section's mark to its name: a missing key is best reported there, not a line below."""
-    return replace(node, mark=mark) if isinstance(node, Entries) else node
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return ValueType.__get_pydantic_core_schema__(self, self.section, handler)

@@ -1,26 +1,30 @@
 """The value types of keys: how each is read, and how the JSON Schema and the reference describe it.
 
-Rules for editors: a kind reads a node, or records a fault and returns None; it never raises. Rules between several keys
-belong in `rules.py`. A fault repeats a value only through `document.shown`.
+A value type annotates a field, as in `every_ms: Annotated[int | None, Duration()]`. Pydantic gives it the node of the file, and
+checks what it returns. Plain Python values go to pydantic as they are.
+
+Rules for editors: a type reads a node, or records a fault and returns None; it never raises. A value that could not be read is
+None in its section, so that the rules between keys still run. A fault repeats a value only through `shown`. Each command imports
+this module, so pydantic is imported where a configuration is read.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_args
 
-from lakegate.config.model import Entry
-from lakegate.config.yaml_nodes import Broken, Entries, Faults, Items, Node, Scalar, joined, shown, shown_key
+from lakegate.config.yaml_nodes import Broken, Entries, Faults, Items, Mark, Node, Scalar, shown, shown_key, suggestion
 from lakegate.redaction import HIDDEN, masked, setting
 from lakegate.turns.protocol.ordering import After
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, ValidatorFunctionWrapHandler
+    from pydantic_core import CoreSchema
+
 T_co = TypeVar("T_co", covariant=True)
-C = TypeVar("C", bound=str)
-JsonSchema = dict[str, object]
+JsonSchema = dict[str, Any]
 
 NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 """The names of pipelines, tables and streams: they are used in folders, Spark job groups and command options."""
@@ -36,84 +40,140 @@ _NUMBER = re.compile(
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A value in effect, for display: secrets are masked, variables are shown as references."""
+
+    key: str
+    value: str
+    origin: str
+    """`lakegate.yml:12`, `default`, `environment NAME`, `command line`, `Spark conf NAME`, `Python`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Default:
+    """The default of a key that is not written."""
+
+    value: object
+    mark: Mark
+
+
 @dataclass(slots=True, kw_only=True)
 class Reader:
-    """The inputs of reading, and its findings so far."""
+    """The inputs of reading, and its findings so far; pydantic's context."""
 
     base_dir: str
     """The absolute folder to which relative paths refer."""
     faults: Faults
+    contradictions: Faults = field(default_factory=Faults)
+    """Faults between several keys; of one line they are reported after those of single values."""
+    notes: list[str] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
 
-    def fault(self, node: Node, at: str, what: str, expected: str = "") -> None:
+    def fault(self, node: Node, what: str, expected: str = "") -> None:
         """Records a fault of `node`; does nothing when a fault of it is known."""
         if not isinstance(node, Broken):
-            self.faults.add(node.mark, at, what, expected)
+            self.faults.add(node.mark, what, expected)
 
-    def record(self, at: str, node: Scalar, value: str) -> None:
+    def record(self, node: Scalar, value: str) -> None:
         """Records a value and its origin, for `lakegate config show`."""
-        text = value
-        if node.written is not None and (node.takes_environment or masked(at, node.written) != node.written):
+        key, text = node.mark.key, value
+        if node.written is not None and (node.takes_environment or masked(key, node.written) != node.written):
             # The reference is shown instead of its value, because secrets come in through references.
             text = node.written
-        origin = "Python" if node.mark.where == at else node.mark.where
-        self.entries.append(Entry(key=at, value=masked(at, text), origin=origin))
+        self._record(node.mark, masked(key, text))
 
-    def record_setting(self, at: str, name: str, node: Scalar) -> None:
+    def record_setting(self, name: str, node: Scalar) -> None:
         """Records a value whose key Lakegate does not know: shown only if it is known to be harmless."""
         if node.written is not None and node.takes_environment:
-            value = re.sub(r"(\$\{\w+:-)[^}]*", rf"\g<1>{HIDDEN}", masked(at, node.written))
+            value = re.sub(r"(\$\{\w+:-)[^}]*", rf"\g<1>{HIDDEN}", masked(node.mark.key, node.written))
         else:
             value = setting(name, node.text)
-        self.entries.append(Entry(key=at, value=value, origin="Python" if node.mark.where == at else node.mark.where))
+        self._record(node.mark, value)
 
-    def record_default(self, at: str, value: str) -> None:
+    def _record(self, mark: Mark, value: str) -> None:
+        origin = "Python" if mark.where == mark.key else mark.where
+        self.entries.append(Entry(key=mark.key, value=value, origin=origin))
+
+    def record_default(self, key: str, value: str) -> None:
         """Records a default value."""
-        self.entries.append(Entry(key=at, value=masked(at, value), origin="default"))
+        self.entries.append(Entry(key=key, value=masked(key, value), origin="default"))
 
 
-class Kind(Protocol[T_co]):
-    """A value type."""
+def reader_of(info: ValidationInfo) -> Reader:
+    """Returns the reader of a validation that was begun with it as pydantic's context."""
+    assert isinstance(info.context, Reader)
+    return info.context
+
+
+class ValueType(Generic[T_co]):
+    """A type of values, as the annotation of a field."""
 
     @property
     def word(self) -> str:
         """The name of the type in the reference."""
+        raise NotImplementedError
 
-    def read(self, node: Node, at: str, reader: Reader) -> T_co | None:
+    def read(self, node: Node, reader: Reader) -> T_co | None:
         """Returns the value; None, with a fault recorded, if `node` has another type."""
+        raise NotImplementedError
 
-    def schema(self) -> JsonSchema:
-        """Returns the JSON Schema of the type."""
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
+        """Returns the JSON Schema of the type; `of_field` is the one that pydantic has for the field's Python type."""
+        raise NotImplementedError
+
+    def written(self, value: Any) -> str:
+        """Returns `value` as it would be written in the file."""
+        return str(value)
+
+    def validate(self, given: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """Returns the value of a node, of a default, or of Python; `inner` is the validator of the field's Python type."""
+        match given:
+            case Scalar() | Items() | Entries() | Broken():
+                value = self.read(given, reader_of(info))
+                return None if value is None else inner(value)
+            case Default(value=value, mark=mark):
+                reader_of(info).record_default(mark.key, self.written(value))
+                return value
+            case _:
+                return inner(given)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.with_info_wrap_validator_function(self.validate, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        return self.schema(handler(schema))
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Returns ` (did you mean "x"?)`, or an empty text."""
-    close = difflib.get_close_matches(word[:80], list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{close[0]}"?)' if close else ""
-
-
-def scalar_of(node: Node, at: str, reader: Reader, expected: str) -> Scalar | None:
-    """Returns `node` if it is a scalar; otherwise None, with a fault recorded."""
+def refuse(node: Node, reader: Reader, expected: str) -> None:
+    """Records that `node` has another shape than what was expected: a scalar, or a mapping."""
     match node:
-        case Scalar() if node.is_null:
-            reader.fault(node, at, "no value", expected)
         case Scalar():
-            return node
+            reader.fault(node, "no value" if node.is_null else "not a mapping", expected)
         case Items():
-            reader.fault(node, at, "a list", expected)
+            reader.fault(node, "a list", expected)
         case Entries():
-            reader.fault(node, at, "a mapping", expected)
+            reader.fault(node, "a mapping", expected)
         case Broken():
             pass
+
+
+def scalar_of(node: Node, reader: Reader, expected: str) -> Scalar | None:
+    """Returns `node` if it is a scalar; otherwise None, with a fault recorded."""
+    if isinstance(node, Scalar) and not node.is_null:
+        return node
+    refuse(node, reader, expected)
     return None
 
 
-def text_of(node: Node, at: str, reader: Reader, expected: str) -> Scalar | None:
+def text_of(node: Node, reader: Reader, expected: str) -> Scalar | None:
     """Returns `node` if it is a scalar that YAML and the JSON Schema read as a text; otherwise None, with a fault recorded."""
-    scalar = scalar_of(node, at, reader, expected)
+    scalar = scalar_of(node, reader, expected)
     if scalar is None or _is_text(scalar):
         return scalar
-    reader.fault(node, at, f"{shown(scalar, at)} is not a text", f"{expected}; put it in quotes")
+    reader.fault(node, f"{shown(scalar)} is not a text", f"{expected}; put it in quotes")
     return None
 
 
@@ -129,82 +189,88 @@ def or_reference(schema: JsonSchema) -> JsonSchema:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class Text(ValueType[str]):
     """A text, optionally of one form."""
 
     pattern: str | None = None
     expected: str = "a text"
     word: str = "text"
 
-    def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        scalar = text_of(node, at, reader, self.expected)
+    def read(self, node: Node, reader: Reader) -> str | None:
+        scalar = text_of(node, reader, self.expected)
         if scalar is None:
             return None
         if not scalar.text.strip():
-            reader.fault(node, at, "an empty text", self.expected)
+            reader.fault(node, "an empty text", self.expected)
         elif len(scalar.text) > TEXT_CHARACTERS_MAX:
-            reader.fault(node, at, "a text that is too long", f"at most {TEXT_CHARACTERS_MAX} characters")
+            reader.fault(node, "a text that is too long", f"at most {TEXT_CHARACTERS_MAX} characters")
         elif self.pattern is not None and re.fullmatch(self.pattern, scalar.text) is None:
-            reader.fault(node, at, f"{shown(scalar, at)} cannot be used here", self.expected)
+            reader.fault(node, f"{shown(scalar)} cannot be used here", self.expected)
         else:
-            reader.record(at, scalar, scalar.text)
+            reader.record(scalar, scalar.text)
             return scalar.text
         return None
 
-    def schema(self) -> JsonSchema:
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
         if self.pattern is None:
             return {"type": "string", "minLength": 1}
         return or_reference({"type": "string", "pattern": f"^{self.pattern}$"})
 
 
-def name_kind(of: str, pattern: str = NAME_PATTERN) -> Text:
+def name_type(of: str, pattern: str = NAME_PATTERN) -> Text:
     """Returns the type of a name that may be part of a path."""
     more = ", . " if "." in pattern else " "
     return Text(pattern=pattern, expected=f"{of}: letters, digits, _, -{more}and a letter or digit first", word="name")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+LOCK_NAME: Final = name_type("a lock's name", LOCK_PATTERN)
+
+
+@dataclass(frozen=True, slots=True)
+class Count(ValueType[int]):
     """A whole number from 1."""
 
-    word: str = "whole number"
+    word = "whole number"
 
-    def read(self, node: Node, at: str, reader: Reader) -> int | None:
+    def read(self, node: Node, reader: Reader) -> int | None:
         expected = f"a whole number from 1 to {COUNT_MAX}, without quotes"
-        scalar = scalar_of(node, at, reader, expected)
+        scalar = scalar_of(node, reader, expected)
         if scalar is None:
             return None
         is_number = scalar.is_plain or scalar.written is not None
         if is_number and re.fullmatch(r"[0-9][0-9_]{0,15}", scalar.text):
             value = int(scalar.text.replace("_", ""))
             if 1 <= value <= COUNT_MAX:
-                reader.record(at, scalar, str(value))
+                reader.record(scalar, str(value))
                 return value
-        reader.fault(node, at, f"{shown(scalar, at)} is not a count", expected)
+        reader.fault(node, f"{shown(scalar)} is not a count", expected)
         return None
 
-    def schema(self) -> JsonSchema:
-        return or_reference({"type": "integer", "minimum": 1, "maximum": COUNT_MAX})
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
+        return or_reference({**of_field, "minimum": 1, "maximum": COUNT_MAX})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
+@dataclass(frozen=True, slots=True)
+class Flag(ValueType[bool]):
     """A truth value: true or false."""
 
-    word: str = "true or false"
+    word = "true or false"
 
-    def read(self, node: Node, at: str, reader: Reader) -> bool | None:
-        scalar = scalar_of(node, at, reader, "true or false")
+    def read(self, node: Node, reader: Reader) -> bool | None:
+        scalar = scalar_of(node, reader, "true or false")
         if scalar is None:
             return None
         if (scalar.is_plain or scalar.written is not None) and scalar.text in _TRUTH:
-            reader.record(at, scalar, scalar.text.lower())
+            reader.record(scalar, scalar.text.lower())
             return _TRUTH[scalar.text]
-        reader.fault(node, at, f"{shown(scalar, at)} is neither", "true or false")
+        reader.fault(node, f"{shown(scalar)} is neither", "true or false")
         return None
 
-    def schema(self) -> JsonSchema:
-        return or_reference({"type": "boolean"})
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
+        return or_reference(of_field)
+
+    def written(self, value: bool) -> str:
+        return str(value).lower()
 
 
 _DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -225,62 +291,69 @@ def duration_text(value_ms: int) -> str:
     return f"{value_ms // _DURATION_UNITS_MS[unit]}{unit}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duration:
+@dataclass(frozen=True, slots=True)
+class Duration(ValueType[int]):
     """A length of time, in milliseconds once read."""
 
-    word: str = "duration"
+    word = "duration"
 
-    def read(self, node: Node, at: str, reader: Reader) -> int | None:
+    def read(self, node: Node, reader: Reader) -> int | None:
         expected = "a duration above zero like 250ms, 30s, 15m, 1h or 1d"
-        scalar = scalar_of(node, at, reader, expected)
+        scalar = scalar_of(node, reader, expected)
         if scalar is None:
             return None
         value = duration_ms(scalar.text)
         if value is None:
-            reader.fault(node, at, f"{shown(scalar, at)} is not a duration", expected)
+            reader.fault(node, f"{shown(scalar)} is not a duration", expected)
         else:
-            reader.record(at, scalar, scalar.text)
+            reader.record(scalar, scalar.text)
         return value
 
-    def schema(self) -> JsonSchema:
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
         return or_reference({"type": "string", "pattern": r"^[0-9]{1,15}(ms|s|m|h|d)$"})
 
+    def written(self, value: int) -> str:
+        return duration_text(value)
 
-@dataclass(frozen=True, kw_only=True)  # Python 3.11 cannot make `Choice[X](…)` of a frozen class with slots
-class Choice(Generic[C]):
+
+Milliseconds = Annotated[int, Duration()]
+WholeNumber = Annotated[int, Count()]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(ValueType[str]):
     """A choice between a few words."""
 
-    words: tuple[C, ...]
-    later: tuple[str, ...] = ()
-    """Words of the design that this version does not support yet."""
+    among: Any
+    """The words as a type: `Literal["allow", "keep_first"]`."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words in the order of the reference."""
+        return get_args(self.among)
 
     @property
     def word(self) -> str:
         return " or ".join(f"`{word}`" for word in self.words)
 
-    def read(self, node: Node, at: str, reader: Reader) -> C | None:
+    def read(self, node: Node, reader: Reader) -> str | None:
         expected = " or ".join(self.words)
-        scalar = scalar_of(node, at, reader, expected)
+        scalar = scalar_of(node, reader, expected)
         if scalar is None:
             return None
-        for word in self.words:
-            if scalar.text == word:
-                reader.record(at, scalar, word)
-                return word
-        if scalar.text in self.later:
-            reader.fault(node, at, f"{shown(scalar, at)} is {NOT_IN_THIS_VERSION}", expected)
-        else:
-            hint = "" if scalar.takes_environment else suggestion(scalar.text, self.words)
-            reader.fault(node, at, f"{shown(scalar, at)} is not known{hint}", expected)
+        if scalar.text in self.words:
+            reader.record(scalar, scalar.text)
+            return scalar.text
+        hint = "" if scalar.takes_environment else suggestion(scalar.text, self.words)
+        reader.fault(node, f"{shown(scalar)} is not known{hint}", expected)
         return None
 
-    def schema(self) -> JsonSchema:
-        return or_reference({"enum": [*self.words, *self.later]})
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
+        return or_reference({"enum": list(self.words)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
+class Texts(ValueType[tuple[str, ...]]):
     """A list of distinct texts; a single text counts as a list of one."""
 
     of: Text
@@ -291,34 +364,34 @@ class Texts:
     def word(self) -> str:
         return f"{self.of.word} or list"
 
-    def read(self, node: Node, at: str, reader: Reader) -> tuple[str, ...] | None:
+    def read(self, node: Node, reader: Reader) -> tuple[str, ...] | None:
         if not isinstance(node, Items):
-            text = self.of.read(node, at, reader)
+            text = self.of.read(node, reader)
             if text is None or self.separator is None:
                 return None if text is None else (text,)
             return tuple(dict.fromkeys(part.strip() for part in text.split(self.separator) if part.strip())) or None
         if not node.items:
-            reader.fault(node, at, "an empty list", f"{self.of.expected}, or several")
+            reader.fault(node, "an empty list", f"{self.of.expected}, or several")
             return None
         texts: list[str] = []
-        for i, item in enumerate(node.items):
-            text = self.of.read(item, f"{at}[{i}]", reader)
+        for item in node.items:
+            text = self.of.read(item, reader)
             if text in texts:
-                reader.fault(item, f"{at}[{i}]", f"{shown_key(text)} is there twice", "each once")
+                reader.fault(item, f"{shown_key(text)} is there twice", "each once")
             elif text is not None:
                 texts.append(text)
         return tuple(texts) if len(texts) == len(node.items) else None
 
-    def schema(self) -> JsonSchema:
-        one = self.of.schema()
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
+        one = self.of.schema({})
         return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextMap:
+class TextMap(ValueType[Mapping[str, str]]):
     """Names and their texts; numbers and truth values are kept as written."""
 
-    of: str = "a name and a text"
+    of: str
     is_sql: bool = False
     """Columns and SQL: column names are compared as in Spark, case-insensitively, and no text is empty."""
     holds_settings: bool = False
@@ -328,82 +401,66 @@ class TextMap:
     def word(self) -> str:
         return "mapping: column to SQL" if self.is_sql else "mapping"
 
-    def read(self, node: Node, at: str, reader: Reader) -> Mapping[str, str] | None:
+    def read(self, node: Node, reader: Reader) -> Mapping[str, str] | None:
         if not isinstance(node, Entries):
-            refuse_node(node, at, reader, f"a mapping, each {self.of}")
+            refuse(node, reader, f"a mapping, each {self.of}")
             return None
         values: dict[str, str] = {}
         seen: dict[str, str] = {}
         for name, item in node.entries.items():
-            value = self._value(name, item, joined(at, name), reader)
+            value = self._value(name, item, reader)
             same = seen.setdefault(name.lower(), name)
             if self.is_sql and same != name:
                 what = f"{shown_key(name)} and {shown_key(same)} are one column for Spark"
-                reader.faults.add(node.key_marks[name], at, what, "each column once")
+                reader.faults.add(node.key_marks[name], what, "each column once", about=node.mark.key)
             elif value is not None:
                 values[name] = value
         return values if len(values) == len(node.entries) else None
 
-    def _value(self, name: str, item: Node, at: str, reader: Reader) -> str | None:
-        if isinstance(item, Items | Entries | Broken):
-            reader.fault(item, at, "a list or a mapping", "a text")
+    def _value(self, name: str, item: Node, reader: Reader) -> str | None:
+        if not isinstance(item, Scalar):
+            reader.fault(item, "a list or a mapping", "a text")
             return None
         if not name.strip():
-            reader.fault(item, at, "an empty name", self.of)
+            reader.fault(item, "an empty name", self.of)
         elif (self.is_sql or item.is_plain) and item.written is None and not item.text.strip():
-            reader.fault(item, at, "no value", self.of)
+            reader.fault(item, "no value", self.of)
         elif len(item.text) > TEXT_CHARACTERS_MAX:
-            reader.fault(item, at, "a text that is too long", f"at most {TEXT_CHARACTERS_MAX} characters")
+            reader.fault(item, "a text that is too long", f"at most {TEXT_CHARACTERS_MAX} characters")
         else:
             if self.holds_settings:
-                reader.record_setting(at, name, item)
+                reader.record_setting(name, item)
             else:
-                reader.record(at, item, item.text)
+                reader.record(item, item.text)
             return item.text
         return None
 
-    def schema(self) -> JsonSchema:
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
         return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AfterJobs:
+@dataclass(frozen=True, slots=True)
+class AfterJobs(ValueType[After]):
     """An order rule: `X`, `{any: [X, Y]}` or `{all: [X, Y]}`."""
 
     names: Texts
-    word: str = "name, `{any: […]}` or `{all: […]}`"
+    word = "name, `{any: […]}` or `{all: […]}`"
 
-    def read(self, node: Node, at: str, reader: Reader) -> After | None:
-        expected = "a stream's name, {any: [X, Y]} or {all: [X, Y]}"
-        match node:
-            case Scalar():
-                jobs = self.names.read(node, at, reader)
-                return None if jobs is None else After(jobs, "all")
-            case Entries(entries=entries) if list(entries) == ["any"]:
-                jobs = self.names.read(entries["any"], joined(at, "any"), reader)
-                return None if jobs is None else After(jobs, "any")
-            case Entries(entries=entries) if list(entries) == ["all"]:
-                jobs = self.names.read(entries["all"], joined(at, "all"), reader)
-                return None if jobs is None else After(jobs, "all")
-            case _:
-                reader.fault(node, at, "a list" if isinstance(node, Items) else "not an order", expected)
-                return None
+    def read(self, node: Node, reader: Reader) -> After | None:
+        mode, named = "all", node
+        if isinstance(node, Entries) and list(node.entries) in (["any"], ["all"]):
+            ((mode, named),) = node.entries.items()
+        elif not isinstance(node, Scalar):
+            what = "a list" if isinstance(node, Items) else "not an order"
+            reader.fault(node, what, "a stream's name, {any: [X, Y]} or {all: [X, Y]}")
+            return None
+        jobs = self.names.read(named, reader)
+        return None if jobs is None else After(jobs, "any" if mode == "any" else "all")
 
-    def schema(self) -> JsonSchema:
-        one, many = self.names.of.schema(), self.names.schema()
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
+        one, many = self.names.of.schema({}), self.names.schema({})
         modes = [
             {"type": "object", "properties": {mode: many}, "required": [mode], "additionalProperties": False}
             for mode in ("any", "all")
         ]
         return {"anyOf": [one, *modes]}
-
-
-def refuse_node(node: Node, at: str, reader: Reader, expected: str) -> None:
-    """Records that a mapping was expected."""
-    match node:
-        case Scalar() if node.is_null:
-            reader.fault(node, at, "no value", expected)
-        case Scalar():
-            reader.fault(node, at, "not a mapping", expected)
-        case _:
-            reader.fault(node, at, "a list", expected)

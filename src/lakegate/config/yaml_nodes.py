@@ -7,9 +7,10 @@ scalars follow YAML 1.2 (`yes` and `on` are texts), as editors with the JSON Sch
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
 
@@ -36,6 +37,13 @@ class Mark:
     """`lakegate.yml:12`, `environment LAKEGATE_STORAGE`, or the path of a key of the Python API."""
     line: int = 0
     """From 1; 0 outside a file."""
+    key: str = ""
+    """The path of the key, `tables.t.lock`; empty for the whole document."""
+
+    def below(self, name: str) -> Mark:
+        """Returns the mark of the key `name` below this one, at the same place."""
+        key = joined(self.key, name)
+        return replace(self, key=key, where=key if self.where == self.key else self.where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +81,7 @@ class Entries:
     entries: Mapping[str, Node]
     key_marks: Mapping[str, Mark]
     mark: Mark
+    """The place of the mapping's own key: a missing key is best reported there, not a line below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +100,9 @@ class Faults:
 
     found: list[tuple[int, Fault]] = field(default_factory=list)
 
-    def add(self, mark: Mark, key: str, what: str, expected: str = "") -> None:
-        """Records a fault at `mark` about `key` (its path; empty for the whole document)."""
+    def add(self, mark: Mark, what: str, expected: str = "", *, about: str | None = None) -> None:
+        """Records a fault at `mark` about its key, or about the key with the path `about` (empty for the whole document)."""
+        key = mark.key if about is None else about
         named = f"{shown_path(key)}: {what}" if key and mark.where != key else what
         self.found.append((mark.line, Fault(where=mark.where, what=named, expected=expected)))
 
@@ -102,14 +112,21 @@ class Faults:
         return tuple(ordered)[:FAULTS_MAX]
 
 
-def shown(node: Scalar, key: str) -> str:
+def shown(node: Scalar) -> str:
     """Returns a value as a fault may repeat it: never a secret, and a reference instead of its value."""
+    key = node.mark.key
     if node.written is not None:
         return f"{masked(key, node.written)!r}, as expanded,"
     if is_secret_key(key):
         return "the value (not shown)"
     text = masked(key, node.text)
     return repr(text if len(text) <= SHOWN_LENGTH_MAX else text[: SHOWN_LENGTH_MAX - 1] + "…")
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Returns ` (did you mean "x"?)`, or an empty text."""
+    close = difflib.get_close_matches(word[:80], list(known), n=1, cutoff=0.6)
+    return f' (did you mean "{close[0]}"?)' if close else ""
 
 
 def shown_key(key: str) -> str:
@@ -133,7 +150,7 @@ def from_yaml(text: str, *, origin: str, environ: Mapping[str, str], faults: Fau
     """
     start = Mark(where=f"{origin}:1", line=1)
     if len(text) > TEXT_LENGTH_MAX:
-        faults.add(start, "", f"the file is {len(text)} characters long", f"at most {TEXT_LENGTH_MAX}")
+        faults.add(start, f"the file is {len(text)} characters long", f"at most {TEXT_LENGTH_MAX}")
         return None
     builder = _Builder(origin=origin, environ=environ, faults=faults)
     try:
@@ -147,23 +164,23 @@ def from_yaml(text: str, *, origin: str, environ: Mapping[str, str], faults: Fau
         what = f"not YAML: {problem}"
         if "${" in text.split("\n")[min(line, text.count("\n") + 1) - 1]:
             what += " (inside { } or [ ] a text with ${…} needs quotes)"
-        faults.add(Mark(where=f"{origin}:{line}", line=line), "", what)
+        faults.add(Mark(where=f"{origin}:{line}", line=line), what)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         what = "a character that YAML does not allow"
-        faults.add(Mark(where=f"{origin}:{line}", line=line), "", what, "printable text")
+        faults.add(Mark(where=f"{origin}:{line}", line=line), what, "printable text")
     except (yaml.YAMLError, ValueError, OverflowError):
         # PyYAML lets chr() fail on escapes beyond Unicode.
-        faults.add(Mark(where=f"{origin}:{builder.line}", line=builder.line), "", "not YAML near this line")
+        faults.add(Mark(where=f"{origin}:{builder.line}", line=builder.line), "not YAML near this line")
     return None
 
 
 def from_values(value: object, *, key: str, faults: Faults, depth: int = 0) -> Node:
     """Returns the tree of plain Python values; a key with the value None counts as not given. Variables are not expanded."""
-    mark = Mark(where=key or "pipeline")
+    mark = Mark(where=key or "pipeline", key=key)
     match value:
         case _ if depth > DEPTH_MAX:
-            faults.add(mark, key, "nested too deep", f"at most {DEPTH_MAX} levels")
+            faults.add(mark, "nested too deep", f"at most {DEPTH_MAX} levels")
             return Broken(mark=mark)
         case bool():
             return Scalar(text=str(value).lower(), mark=mark, is_plain=True)
@@ -172,15 +189,15 @@ def from_values(value: object, *, key: str, faults: Faults, depth: int = 0) -> N
             text = str(value) if isinstance(value, float) or abs(value) < 10**30 else "1e30"
             return Scalar(text=text, mark=mark, is_plain=True)
         case str() | PurePath():
-            return _checked(Scalar(text=str(value), mark=mark), key, faults)
+            return _checked(Scalar(text=str(value), mark=mark), faults)
         case Mapping():
             entries: dict[str, Node] = {}
             for name, item in value.items():
                 if not isinstance(name, str):
-                    faults.add(mark, key, f"a key {_of_type(name)}", "a text")
+                    faults.add(mark, f"a key {_of_type(name)}", "a text")
                 elif item is not None:
                     entries[name] = from_values(item, key=joined(key, name), faults=faults, depth=depth + 1)
-            marks = {name: Mark(where=joined(key, name)) for name in entries}
+            marks = {name: Mark(where=joined(key, name), key=joined(key, name)) for name in entries}
             return Entries(entries=entries, key_marks=marks, mark=mark)
         case list() | tuple():
             items = [
@@ -188,7 +205,7 @@ def from_values(value: object, *, key: str, faults: Faults, depth: int = 0) -> N
             ]
             return Items(items=tuple(items), mark=mark)
         case _:
-            faults.add(mark, key, f"a value {_of_type(value)}", "a text, a number, a truth value, a list or a mapping")
+            faults.add(mark, f"a value {_of_type(value)}", "a text, a number, a truth value, a list or a mapping")
             return Broken(mark=mark)
 
 
@@ -223,29 +240,29 @@ class _Builder:
                     pass
                 case yaml.DocumentStartEvent():
                     if tree is not None:
-                        self.faults.add(self._mark(event), "", "a second document", "one document")
+                        self.faults.add(self._mark(event, ""), "a second document", "one document")
                         raise _GiveUp
                 case _:
                     tree = self._node(event, events, "", 0)
         return tree
 
-    def _mark(self, event: yaml.Event) -> Mark:
+    def _mark(self, event: yaml.Event, key: str) -> Mark:
         if event.start_mark is not None:
             self.line = event.start_mark.line + 1
-        return Mark(where=f"{self.origin}:{self.line}", line=self.line)
+        return Mark(where=f"{self.origin}:{self.line}", line=self.line, key=key)
 
     def _node(self, event: yaml.Event, events: Iterator[yaml.Event], key: str, depth: int) -> Node:
-        mark = self._mark(event)
+        mark = self._mark(event, key)
         self.nodes += 1
         if depth > DEPTH_MAX or self.nodes > NODES_MAX:
             what = "nested too deep" if depth > DEPTH_MAX else "too many values"
-            self.faults.add(mark, "", what, f"at most {DEPTH_MAX} levels and {NODES_MAX} values")
+            self.faults.add(mark, what, f"at most {DEPTH_MAX} levels and {NODES_MAX} values", about="")
             raise _GiveUp
         if isinstance(event, yaml.AliasEvent):
-            self.faults.add(mark, key, "YAML aliases are not supported", "the value itself")
+            self.faults.add(mark, "YAML aliases are not supported", "the value itself")
             return Broken(mark=mark)
         if getattr(event, "tag", None) not in (None, "!"):
-            self.faults.add(mark, key, "YAML tags are not supported", "a plain or a quoted value")
+            self.faults.add(mark, "YAML tags are not supported", "a plain or a quoted value")
         match event:
             case yaml.MappingStartEvent():
                 return self._mapping(mark, events, key, depth)
@@ -256,7 +273,7 @@ class _Builder:
                 return Items(items=tuple(items), mark=mark)
             case yaml.ScalarEvent():
                 node = Scalar(text=event.value, mark=mark, is_plain=event.style is None)
-                return _checked(_expanded(node, key, self.environ, self.faults), key, self.faults)
+                return _checked(_expanded(node, self.environ, self.faults), self.faults)
             case _:
                 raise ValueError(f"not the beginning of a node: {type(event).__name__}")
 
@@ -264,9 +281,9 @@ class _Builder:
         entries: dict[str, Node] = {}
         marks: dict[str, Mark] = {}
         while not isinstance(event := next(events), yaml.MappingEndEvent):
-            key_mark = self._mark(event)
+            key_mark = self._mark(event, key)
             if not isinstance(event, yaml.ScalarEvent):
-                self.faults.add(key_mark, key, "a key that is not a text", "a text")
+                self.faults.add(key_mark, "a key that is not a text", "a text")
                 self._node(event, events, key, depth + 1)
                 self._node(next(events), events, key, depth + 1)
                 continue
@@ -274,9 +291,10 @@ class _Builder:
             node = self._node(next(events), events, joined(key, name), depth + 1)
             if name in entries:
                 what = f"{shown_key(name)} is there twice, first in line {marks[name].line}"
-                self.faults.add(key_mark, key, what, "each key once")
+                self.faults.add(key_mark, what, "each key once")
                 continue
-            entries[name], marks[name] = node, key_mark
+            marks[name] = key_mark.below(name)
+            entries[name] = replace(node, mark=marks[name]) if isinstance(node, Entries) else node
         return Entries(entries=entries, key_marks=marks, mark=mark)
 
 
@@ -284,7 +302,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<inside>[^}]*)(?P<end>\}?)")
 _INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>.*))?", re.DOTALL)
 
 
-def _expanded(node: Scalar, key: str, environ: Mapping[str, str], faults: Faults) -> Scalar | Broken:
+def _expanded(node: Scalar, environ: Mapping[str, str], faults: Faults) -> Scalar | Broken:
     """Returns `node` with `${NAME}` and `${NAME:-default}` replaced; `$${` stands for `${`."""
     if "${" not in node.text:
         return node
@@ -297,7 +315,7 @@ def _expanded(node: Scalar, key: str, environ: Mapping[str, str], faults: Faults
         inside = _INSIDE.fullmatch(found["inside"])
         if inside is None or not found["end"]:
             expected = "${NAME} or ${NAME:-default}; $${ for the text ${"
-            faults.add(node.mark, key, "a reference that cannot be read", expected)
+            faults.add(node.mark, "a reference that cannot be read", expected)
             is_broken = True
         elif environ.get(inside["name"]) or (inside["default"] is None and inside["name"] in environ):
             takes_environment = True
@@ -306,7 +324,7 @@ def _expanded(node: Scalar, key: str, environ: Mapping[str, str], faults: Faults
             return str(inside["default"])
         else:
             what = f"the environment variable {inside['name']} is not set"
-            faults.add(node.mark, key, what, f"it to be set, or a default: ${{{inside['name']}:-…}}")
+            faults.add(node.mark, what, f"it to be set, or a default: ${{{inside['name']}:-…}}")
             is_broken = True
         return ""
 
@@ -321,10 +339,10 @@ def _expanded(node: Scalar, key: str, environ: Mapping[str, str], faults: Faults
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
-def _checked(node: Scalar | Broken, key: str, faults: Faults) -> Scalar | Broken:
+def _checked(node: Scalar | Broken, faults: Faults) -> Scalar | Broken:
     """Returns `node`, unless it contains characters that no file name, SQL text or message may contain."""
     if isinstance(node, Scalar) and _CONTROL.search(node.text):
-        faults.add(node.mark, key, "a control character", "printable text")
+        faults.add(node.mark, "a control character", "printable text")
         return Broken(mark=node.mark)
     return node
 
@@ -338,7 +356,8 @@ def replaced(tree: Node, path: Sequence[str], node: Scalar) -> Node:
     marks: dict[str, Mark] = {}
     if isinstance(tree, Entries):
         entries, marks = dict(tree.entries), dict(tree.key_marks)
-    below = entries.get(name, Entries(entries={}, key_marks={}, mark=node.mark))
+    mark = replace(node.mark, key=joined(tree.mark.key, name))
+    below = entries.get(name, Entries(entries={}, key_marks={}, mark=mark))
     entries[name] = replaced(below, rest, node)
-    marks.setdefault(name, node.mark)
+    marks.setdefault(name, mark)
     return Entries(entries=entries, key_marks=marks, mark=tree.mark)

@@ -346,7 +346,7 @@ class StreamDesk:
 
     def _kind(self) -> StreamKind:
         # A row that is refused again is set aside again, whatever the policy: it does not stop the others.
-        spec = replace(self._stream, on_bad_record="dead_letter", transform=None)
+        spec = self._stream.model_copy(update={"on_bad_record": "dead_letter", "transform": None})
         return kind_of(spec, self._pipeline.table_of(self._stream), self._context)
 
     def _send(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakegate.config.model import Coverage
+from lakegate.config.streams import Coverage
 from lakegate.delta.gate import Gate, raise_refusal
 from lakegate.delta.idempotent_writes import NUMBER_CONF, single_write
 from lakegate.delta.table_log import DeltaTableLog

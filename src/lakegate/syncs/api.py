@@ -12,7 +12,7 @@ from lakegate.config import (
     Pipeline,
     SyncSpec,
 )
-from lakegate.config.parse import validate
+from lakegate.config.reading import validate
 from lakegate.config.yaml_nodes import Faults, from_values
 from lakegate.errors import InvalidRequest
 from lakegate.syncs.plan import source_position

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, assert_never
 
-from lakegate.config.model import ForeignKeyActions, OnDdl, OnSchemaChange
+from lakegate.config.syncs import ForeignKeyActions, OnDdl, OnSchemaChange
 from lakegate.errors import (
     CheckpointMismatch,
     ConstraintViolated,

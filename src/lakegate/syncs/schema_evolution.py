@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lakegate.config.model import OnSchemaChange
+from lakegate.config.syncs import OnSchemaChange
 from lakegate.syncs.plan.change import Change, Image
 from lakegate.syncs.plan.table_schema import TableSchema
 from lakegate.syncs.ports import TargetDatabase

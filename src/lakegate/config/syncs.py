@@ -1,0 +1,256 @@
+"""The syncs of a pipeline: the keys below `sync`, and what they are for the product.
+
+Rules for editors: as in `streams.py`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler
+
+from lakegate.config.places import DatabaseUrl, LocalPath
+from lakegate.config.sections import FromSection, Section, Written
+from lakegate.config.streams import TABLE_NAME, ColumnNames, Servers, Topics
+from lakegate.config.value_types import Choice, Milliseconds, Text, TextMap, WholeNumber
+from lakegate.config.yaml_nodes import shown_key
+from lakegate.syncs.plan.apply_protocol import Mode, OnViolation
+from lakegate.syncs.plan.values import UNAVAILABLE, BytesAs
+
+ChangeFormat = Literal["json", "parquet", "debezium"]
+OnSchemaChange = Literal["stop", "ignore", "add_columns"]
+OnDdl = Literal["stop", "apply"]
+ForeignKeyActions = Literal["auto", "in_log"]
+SyncPlan = Literal["staged", "conflict_queue"]
+_Begin = Literal["snapshot", "latest"]
+
+_CLIENT_OPTIONS_TAKEN: Final = frozenset(
+    {"bootstrap.servers", "group.id", "auto.offset.reset", "enable.auto.commit", "enable.auto.offset.store"}
+)
+"""Settings of a sync's client: only the target states where reading begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeFilesSource:
+    """Files of changes: a folder, a file or a glob."""
+
+    path: str
+    format: Literal["json", "parquet"] | None
+    """None: by a file's ending."""
+    transaction: str
+    """The column or key that names the source's transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeFilesSource:
+    """Files of Debezium's envelopes: a folder, a file or a glob."""
+
+    path: str
+    transactions: str | None
+    """The files of transaction metadata, in the same form."""
+    bytes_as: BytesAs | None = None
+    """The encoding of bytes without a schema; None: not stated."""
+    placeholder: str = UNAVAILABLE
+    """The text instead of a large value that did not change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeTopicsSource:
+    """Kafka topics of Debezium's envelopes."""
+
+    topics: tuple[str, ...]
+    servers: str
+    transactions: str | None
+    """The topic of transaction metadata."""
+    bytes_as: BytesAs | None = None
+    """The encoding of bytes without a schema; None: not stated."""
+    placeholder: str = UNAVAILABLE
+    """The text instead of a large value that did not change."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource:
+    """The change data feed of a table of the file."""
+
+    table: str
+    """Key of `Pipeline.tables`."""
+    start: _Begin | int
+    """The start of the sync; a number is the first version whose changes are applied."""
+
+
+SyncSource = ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | TableSource
+
+
+class SyncFrom(Section, title="from"):
+    """The source of a sync, as it is written, unless it is a table of the file."""
+
+    files: LocalPath | None = Field(default=None, examples=['"changes/*.jsonl"'])
+    """Files of changes: a folder, a file or a glob. They are merged by the changes' positions in the source, whatever their
+    names. Either this or `kafka`."""
+    kafka: Topics | None = Field(default=None, examples=["crm.public.people"])
+    """The topic or topics of changes, as Debezium writes them. Either this or `files`."""
+    servers: Servers | None = Field(default=None, examples=['"h1:9092,h2:9092"'])
+    """The brokers to begin with; required with `kafka`."""
+    format: Annotated[ChangeFormat | None, Choice(ChangeFormat)] = Field(default=None, examples=["parquet"])
+    """How changes are written: `json` is one change per line, `debezium` one of Debezium's JSON envelopes per line or message.
+    Default: by a file's ending: `.parquet`, or `json`; with `kafka`: `debezium`."""
+    transaction: Annotated[str, Text(expected="a column's name", word="column")] = Field(
+        default="tx", examples=["commit_id"]
+    )
+    """The column, or the key of a line, that names the source's transaction; not with `debezium`."""
+    transactions: Annotated[str | None, Text(expected="a topic, or files")] = Field(
+        default=None, examples=["crm.transaction"]
+    )
+    """Debezium's transaction metadata: the topic, with `files` a folder, a file or a glob. With it transactions are applied
+    whole; without it each change is a transaction of its own."""
+    bytes_as: Annotated[BytesAs | None, Choice(BytesAs)] = Field(
+        default=None, serialization_alias="bytes", examples=["base64"]
+    )
+    """How Debezium writes bytes in envelopes without a schema: the connector's `binary.handling.mode`, whose default is
+    `base64`. Without this key a text for a binary column is refused, because its encoding is unknown. Default: not said."""
+    placeholder: Annotated[str, Text()] = Field(default=UNAVAILABLE, examples=["__not_sent"])
+    """The text that Debezium sends instead of a large value that did not change: the connector's
+    `unavailable.value.placeholder`; with `hex:` in front, its bytes."""
+    options: Annotated[Mapping[str, str], TextMap(of="an option of librdkafka and its value", holds_settings=True)] = (
+        Field(default_factory=dict, repr=False, examples=["{security.protocol: SASL_SSL}"])
+    )
+    """More options of the Kafka client, with librdkafka's names; only with `kafka`."""
+
+    def rules(self, written: Written) -> None:
+        written.exactly_one("files", "kafka")
+        is_kafka, is_files, unwanted = "kafka" in written, "files" in written, "it to be left out"
+        if is_kafka and not is_files:
+            if "servers" not in written:
+                written.refuse("servers", "missing", "host:port of the brokers")
+            if self.format in ("json", "parquet"):
+                written.refuse("format", "topics are read in Debezium's format", "debezium")
+        elif is_files and not is_kafka:
+            written.refuse_all(("servers", "options"), "it belongs to kafka", unwanted)
+        if is_kafka or self.format == "debezium":
+            written.refuse_all(("transaction",), "envelopes say their transaction themselves", unwanted)
+        else:
+            written.refuse_all(("transactions",), "only Debezium has transaction metadata apart", unwanted)
+            written.refuse_all(("bytes", "placeholder"), "only Debezium's envelopes need it", unwanted)
+        placeholder = self.placeholder or ""
+        if placeholder.startswith("hex:") and not re.fullmatch(r"hex:([0-9a-fA-F]{2})+", placeholder):
+            written.refuse("placeholder", "not hex", "pairs of hex digits behind `hex:`")
+        for name in self.options or {}:
+            if name in _CLIENT_OPTIONS_TAKEN:
+                written.refuse("options", f"{shown_key(name)} is not for you to set", unwanted)
+
+    def made(self, written: Written) -> SyncSource:
+        if "kafka" in written:
+            return EnvelopeTopicsSource(
+                topics=self.kafka or (),
+                servers=self.servers or "",
+                transactions=self.transactions,
+                bytes_as=self.bytes_as,
+                placeholder=self.placeholder,
+                options=self.options,
+            )
+        path = self.files or ""
+        if self.format == "debezium":
+            metadata = self.transactions and posixpath.join(written.reader.base_dir, self.transactions)
+            return EnvelopeFilesSource(
+                path=path, transactions=metadata, bytes_as=self.bytes_as, placeholder=self.placeholder
+            )
+        return ChangeFilesSource(path=path, format=self.format, transaction=self.transaction)
+
+
+class _SectionOrTable(FromSection):
+    """The data of a section; or a table of the file, by its name."""
+
+    def validate(self, given: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        found = FromSection.validate(self, given, inner, info)
+        return TableSource(table=found, start="snapshot") if isinstance(found, str) else found
+
+
+class StartVersion(Section, title="start"):
+    """The start of a sync at a version of its table."""
+
+    version: WholeNumber = Field(examples=["17"])
+    """The first version of the table whose changes are applied."""
+
+    def made(self, written: Written) -> int:
+        return self.version
+
+
+class SyncSpec(Section, title="sync.NAME"):
+    """A database that is kept in sync with a source of changes."""
+
+    name: str = Field(default="", exclude=True)
+    source: Annotated[SyncSource, _SectionOrTable(SyncFrom, TABLE_NAME)] = Field(
+        serialization_alias="from", examples=['{files: "changes/*.jsonl"}']
+    )
+    """Where changes come from: `{files: …}`, `{kafka: …}`, or a table of this file by its name: its change data feed."""
+    start: Annotated[_Begin | int | None, FromSection(StartVersion, Choice(_Begin))] = Field(
+        default=None, examples=["snapshot"]
+    )
+    """For a table as the source: `snapshot`, all its rows, then its changes; `latest`, changes from now on; `{version: n}`,
+    changes from that version on. Default: snapshot."""
+    to: DatabaseUrl = Field(repr=False, examples=['"${CRM_DSN}"'])
+    """The target database: `postgresql://…`, `mysql://…` or `sqlite:PATH`. Passwords by reference: `${NAME}`."""
+    table: Annotated[str | None, Text(expected="a table's name")] = Field(default=None, examples=["engagement"])
+    """The target table of changes that name no table, and of a table as the source. Default: with a table as the source: its
+    name."""
+    tables: Annotated[Mapping[str, str], TextMap(of="a source table and its target table")] = Field(
+        default_factory=dict, examples=["{people: crm_people}"]
+    )
+    """Source table to target table. A table that is not named here keeps its name."""
+    key: ColumnNames = Field(default=(), examples=["[engagement_id]"])
+    """The columns that identify rows in every table of this sync, instead of its primary key. They should have an index in the
+    target, and no NULL. Default: the target's primary key, else a unique key without NULLs."""
+    plan: Annotated[SyncPlan, Choice(SyncPlan)] = Field(default="staged", examples=["staged"])
+    """How to find the rows that must share a transaction: `staged`, by a query to the target; `conflict_queue`, by the values
+    in the changes; for comparison."""
+    mode: Annotated[Mode, Choice(Mode)] = Field(default="atomic", examples=["atomic"])
+    """`atomic`: one transaction for a batch. `parallel`: several concurrently; a transaction of the source may be seen in part
+    until its batch is complete. On SQLite the same as `atomic`."""
+    parallelism: WholeNumber = Field(default=8, examples=["8"])
+    """How many transactions, each on a connection of its own, in mode `parallel`."""
+    on_violation: Annotated[OnViolation, Choice(OnViolation)] = Field(default="stop", examples=["quarantine"])
+    """The treatment of a row that breaks a constraint, and of a record that cannot be read: `stop`, nothing of its batch is
+    applied; `quarantine`, it is quarantined with its reason, and the rest is applied."""
+    on_schema_change: Annotated[OnSchemaChange, Choice(OnSchemaChange)] = Field(default="stop", examples=["stop"])
+    """What happens when a change has a column that the target lacks: `stop`; `ignore`, its values are left out; `add_columns`,
+    it is added to the target once it has a value, as a type that fits the values."""
+    ddl: Annotated[OnDdl, Choice(OnDdl)] = Field(default="stop", examples=["apply"])
+    """What happens when the source sends a statement that changes a definition: `stop`; or `apply`, it is executed in the
+    target if it is of the stated list and for a table of this sync."""
+    foreign_key_actions: Annotated[ForeignKeyActions, Choice(ForeignKeyActions)] = Field(
+        default="auto", examples=["in_log"]
+    )
+    """Whether the changes show what ON DELETE and ON UPDATE did at the source. `auto`: those of PostgreSQL, SQL Server, Oracle,
+    Db2 and of a Delta table do; those of MySQL, MariaDB and change files do not, so the target's own actions are taken for the
+    source's. `in_log`: they do, or the source has no such actions; nothing is added to the changes."""
+    patience_ms: Milliseconds = Field(default=180_000, examples=["10m"])
+    """How long `sync run` waits for a target or a source that has become unavailable, as in a restart or a fail-over, or that
+    cannot be written now; then it ends with status 6."""
+    source_dsn: DatabaseUrl | None = Field(default=None, repr=False, examples=['"${SOURCE_DSN}"'])
+    """The source's own database, which `sync verify` and `sync repair` read instead of the changes. A login that may only read
+    is enough. Default: the comparison uses the changes in their files or topics."""
+
+    def rules(self, written: Written) -> None:
+        unwanted = "it to be left out"
+        match self.source:
+            case TableSource():
+                written.refuse_all(("tables",), "the source is one table: its target is named by `table`", unwanted)
+            case ChangeFilesSource() | EnvelopeFilesSource() | EnvelopeTopicsSource():
+                written.refuse_all(("start",), "only a table has a snapshot and versions", unwanted)
+        if isinstance(self.source, EnvelopeFilesSource | EnvelopeTopicsSource):
+            what = "envelopes say their table: name its target under `tables`"
+            written.refuse_all(("table",), what, unwanted)
+        if "table" in written and "tables" in written:
+            written.refuse("", "table and tables together", "one of them", at="table")
+
+    def made(self, written: Written) -> SyncSpec:
+        source = self.source
+        if isinstance(source, TableSource):
+            written.default("start", "snapshot")
+            source = replace(source, start=self.start or "snapshot")
+        return self.model_copy(update={"name": written.name, "source": source})
