@@ -179,7 +179,7 @@ class Unmatched(Section, title="unmatched"):
 
 
 class Mutate(Section, title="mutate"):
-    """Changes existing rows, future rows, or both (rules M1 to M8 of docs/explanation/requests.md)."""
+    """Changes existing rows, future rows, or both, see *mutate* in docs/explanation/requests.md."""
 
     match: SqlByColumn = Field(examples=["{alias_id: alias_id}"])
     """The rows to change: table column to SQL over the request; all must be equal."""
@@ -229,7 +229,7 @@ class Mutate(Section, title="mutate"):
 
 
 class Erase(Section, title="erase"):
-    """Deletes all matching rows, now and later (rules E1 to E5 of docs/explanation/requests.md)."""
+    """Deletes all matching rows, now and later, see *erase* in docs/explanation/requests.md."""
 
     match: SqlByColumn = Field(examples=["{alias_id: alias_id}"])
     """The rows to change: table column to SQL over the request; all must be equal."""
