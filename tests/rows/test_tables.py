@@ -20,7 +20,7 @@ from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import Jvm, scala_object
 from lakegate.errors import UnsupportedTable
 from lakegate.ids import TableLocation
-from lakegate.rows import delta_table as tables
+from lakegate.rows import optimize_builder
 from lakegate.rows.committer import publisher
 from lakegate.rows.execution import UNSERVED_FEATURES
 from lakegate.rows.result import Result
@@ -57,7 +57,7 @@ def test_an_optimize_that_lost_its_version_returns_what_stock_does(
 
         with monkeypatch.context() as patched:
             if is_lost:
-                patched.setattr(tables, "run", run_last)
+                patched.setattr(optimize_builder, "run", run_last)
             frame = lakegate.DeltaTable.forPath(session, table).optimize().executeCompaction()
         assert frame.lakegate.level == int(is_lost)
         (row,) = frame.collect()

@@ -48,6 +48,7 @@ class CommitAttempt:
     Args:
         shared: The state of the driver.
         dml: The statement.
+        log: Delta's log of its table.
         statement_id: The id of the statement at the gate.
         base: The table before the statement was executed.
         commits: The commits that others have made since.
@@ -55,11 +56,19 @@ class CommitAttempt:
     """
 
     def __init__(
-        self, shared: Shared, dml: Dml, statement_id: str, base: Base, commits: ConcurrentCommits, *, takes_lock: bool
+        self,
+        shared: Shared,
+        dml: Dml,
+        log: Any,
+        statement_id: str,
+        base: Base,
+        commits: ConcurrentCommits,
+        *,
+        takes_lock: bool,
     ) -> None:
         self._shared, self._dml, self._statement_id, self._commits = shared, dml, statement_id, commits
         self._takes_lock = takes_lock
-        self._jvm, self._log = dml.jvm, dml.jvm.delta_log(dml.table)
+        self._jvm, self._log = dml.jvm, log
         self.line = shared.line(dml.table)
         self.base = base
         self.info: Body | None = None
@@ -117,7 +126,7 @@ class CommitAttempt:
             self._shared.afterwards(self._left.pop(0))
 
     def reserve(self, execution_s: float) -> None:
-        """Reserves the table: commits of others wait for at least twice the duration of an execution."""
+        """Reserves the table: commits of others wait for as long as `holdMs` says, or for twice an execution if that is longer."""
         self.unlock()
         begun = time.monotonic()
         self.is_reserved = True  # set first, so that an interrupt during the wait also ends the reservation

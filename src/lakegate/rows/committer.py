@@ -99,7 +99,6 @@ class Publisher(Shared):
             result = replace(result, is_superseded=result.is_superseded or stored.get(app_id, -1) >= int(number))
         return self.reported(dml, result)
 
-    @in_plain_words()
     def stage(self, dml: Dml) -> Staged:
         """Executes a statement without committing it; `finish` commits it, at any time later.
 
@@ -157,6 +156,10 @@ class Publisher(Shared):
             token: The token for its commit; nothing is written if the table has an equal or later one.
             meets: Known answers about keys.
         """
+        return self.reported(staged.dml, self.put(staged, token, meets))
+
+    def put(self, staged: Staged, token: WriteToken | None = None, meets: Meets = unknown) -> Result:
+        """Does what `finish` does, without a report to the callbacks."""
         if staged.speculation is not None:
             staged = self._rebased(staged, adopt(staged.commit, staged.speculation), meets)
         transaction = Transaction(
@@ -165,8 +168,7 @@ class Publisher(Shared):
         transaction.execution.require_files(staged.commit)
         result = transaction.to_end(transaction.execution.with_token(staged.commit), staged.since)
         reasons = (*staged.reasons, *result.reasons)
-        result = replace(result, level=max(staged.level, result.level), attempts=len(reasons) + 1, reasons=reasons)
-        return self.reported(staged.dml, result)
+        return replace(result, level=max(staged.level, result.level), attempts=len(reasons) + 1, reasons=reasons)
 
     def reported(self, dml: Dml, result: Result) -> Result:
         """Passes a statement's result to the callbacks of `lakegate.on_statement`, and returns it."""

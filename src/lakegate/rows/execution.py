@@ -41,6 +41,7 @@ class Execution:
     Args:
         shared: The state of the driver.
         dml: The statement.
+        log: Delta's log of its table.
         statement_id: The id of the statement at the gate.
         commits: The commits that others have made since.
         token: The token that the statement's commit carries.
@@ -51,6 +52,7 @@ class Execution:
         self,
         shared: Shared,
         dml: Dml,
+        log: Any,
         statement_id: str,
         commits: ConcurrentCommits,
         *,
@@ -59,13 +61,13 @@ class Execution:
     ) -> None:
         self._shared, self._dml, self._statement_id, self._commits = shared, dml, statement_id, commits
         self._token, self._number = token, number
-        self._jvm, self._gate, self._log = dml.jvm, shared.gate, dml.jvm.delta_log(dml.table)
+        self._jvm, self._gate, self._log = dml.jvm, shared.gate, log
         self.returned: Any = None
         """Stock Delta's return value of the last whole execution."""
-        self.computed_on: Version | None = None
-        """The snapshot of the last execution whose commit was kept."""
         self.seconds = 0.0
         """Duration of the last execution."""
+        self.computed_on: Version | None = None
+        """The snapshot of the last execution whose commit was kept."""
         self._stock_id: str | None = None
         """Transaction id of that commit. Not every store recognizes its own write, so the commit may be in the log all the same."""
         self._rows: TableRows | None = None

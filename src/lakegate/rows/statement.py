@@ -265,10 +265,11 @@ def relocation(session: SparkSession, table: TableLocation, execute: Callable[[]
     return Dml(session=session, table=table, operation=Operation.OPTIMIZE, execute=in_one_commit)
 
 
-def appending(rows: DataFrame, table: TableLocation, options: Mapping[str, str] | None = None) -> Dml:
+def appending(
+    session: SparkSession, rows: DataFrame, table: TableLocation, options: Mapping[str, str] | None = None
+) -> Dml:
     """Returns an INSERT of these rows; `options` are those of Delta's writer."""
     writer = rows.write.format("delta").mode("append").options(**(options or {}))
-    session = rows.sparkSession
     return Dml(session=session, table=table, operation=Operation.INSERT, execute=lambda: writer.save(table))
 
 

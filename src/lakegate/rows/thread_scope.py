@@ -15,6 +15,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from lakegate.delta.idempotent_writes import APP_ID_CONF, NUMBER_CONF, second_write
+from lakegate.delta.storage_errors import in_plain_words
 from lakegate.errors import InvalidRequest
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
@@ -43,6 +44,7 @@ def entered(scope: Scope) -> Iterator[None]:
         _scopes.now = before
 
 
+@in_plain_words()
 def run(dml: Dml) -> Result:
     """Executes a statement and commits it, or lets the thread's scope take it."""
     scope: Scope | None = getattr(_scopes, "now", None)
@@ -110,13 +112,12 @@ class TurnWrite:
             raise second_write()
         ours = publisher(dml.session)
         if table in self.applied:
-            nothing = Result(version=None, is_superseded=True, level=0, attempts=0, lost_puts=0, reasons=())
-            result = ours.reported(dml, nothing)
+            result = Result(version=None, is_superseded=True, level=0, attempts=0, lost_puts=0, reasons=())
         else:
-            result = ours.finish(replace(ours.stage(dml), since=self.since[table]), self.token)
+            result = ours.put(replace(ours.stage(dml), since=self.since[table]), self.token)
         if result.version is not None or result.is_superseded:
-            self.session.conf.unset(NUMBER_CONF)
-        return result
+            self.session.conf.unset(NUMBER_CONF)  # before the report: a callback may make a statement
+        return ours.reported(dml, result)
 
 
 def plain(location: str) -> str:

@@ -87,9 +87,10 @@ class Transaction:
         known: Mapping[Version, tuple[Action, ...]] | None = None,
     ) -> None:
         self._dml, self._meets = dml, meets
-        self.commits = ConcurrentCommits(dml.jvm, dml.jvm.delta_log(dml.table), dml.table, known or {})
-        self.execution = Execution(shared, dml, statement_id, self.commits, token=token, number=number)
-        self.attempt = CommitAttempt(shared, dml, statement_id, base, self.commits, takes_lock=takes_lock)
+        log = dml.jvm.delta_log(dml.table)
+        self.commits = ConcurrentCommits(dml.jvm, log, dml.table, known or {})
+        self.execution = Execution(shared, dml, log, statement_id, self.commits, token=token, number=number)
+        self.attempt = CommitAttempt(shared, dml, log, statement_id, base, self.commits, takes_lock=takes_lock)
         self._executions_reserved = 0
         self._waiting: Waiting | None = None
         """The commit that it is waiting to make."""

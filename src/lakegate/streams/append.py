@@ -150,8 +150,8 @@ class AppendStream:
             read.forget()
             raise
         rest = Rest(self._context.clock)
-        self._announce(computed, batch_id)
         self._ahead.hold(batch_id, _Ahead(batch_id=batch_id, read=read, rest=rest, look=look, computed=computed))
+        self._announce(computed, batch_id)
 
     def known(self) -> object:
         """See `StreamKind.known`."""
@@ -195,7 +195,7 @@ class AppendStream:
         # Stored requests that count as standing are read at the current version. It must belong to the same moment as the outcomes.
         if look.unrecorded and not self._deciding.is_read(look):
             return None
-        insert = publisher(session).stage(appending(rows, target, self._options))
+        insert = publisher(session).stage(appending(session, rows, target, self._options))
         return _Computed(look=look, version=version, insert=insert, refused=refused)
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:

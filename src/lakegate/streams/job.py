@@ -358,13 +358,13 @@ class Job:
         """Runs the user's function on one micro-batch in the turn, or commits the statement that it computed before the turn."""
         assert self._function is not None
         computed: _Computed | None = None
-        if self.is_computed_ahead:
-            computed = self._ahead.take(batch_id)
-            if computed is None or not self._holds(computed):
-                computed = self._compute(batch, batch_id)
-        self._enter(held)
-        self._batch_turn = Turn(held, batch.sparkSession, self._tables)
         try:
+            if self.is_computed_ahead:
+                computed = self._ahead.take(batch_id)
+                if computed is None or not self._holds(computed):
+                    computed = self._compute(batch, batch_id)
+            self._enter(held)
+            self._batch_turn = Turn(held, batch.sparkSession, self._tables)
             if computed is None:
                 self._batch_turn.run(self._function.function, batch, batch_id)
             elif computed.statement is not None:

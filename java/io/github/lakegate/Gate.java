@@ -86,25 +86,15 @@ public final class Gate {
   /** Tokens of a turn's commits have this id; null: its commits need no token. */
   private record Turn(String job, long epoch, long deadlineNanos, String tokenId) {
     boolean isOf(String asking) {
-      return job != null && job.equals(asking) && nowNanos() - deadlineNanos < 0;
+      return job != null && job.equals(asking) && System.nanoTime() - deadlineNanos < 0;
     }
 
     String told() {
-      return job == null ? "nobody has the turn" : isOf(job) ? job + " has the turn" : "the turn of " + job + " has run out";
+      if (job == null) return "nobody has the turn";
+      return System.nanoTime() - deadlineNanos < 0 ? job + " has the turn" : "the turn of " + job + " has run out";
     }
   }
 
-  /** A clock that goes on while the machine sleeps, as a lease at a server does. */
-  private static long nowNanos() {
-    try {
-      if (!UPTIME.canRead()) return System.nanoTime();
-      return (long) (Double.parseDouble(java.nio.file.Files.readString(UPTIME.toPath()).split(" ")[0]) * 1e9);
-    } catch (IOException unreadable) {
-      throw new java.io.UncheckedIOException(unreadable);
-    }
-  }
-
-  private static final java.io.File UPTIME = new java.io.File("/proc/uptime");
   private static final ThreadLocal<Scope> SCOPE = new ThreadLocal<>();
   private static final Turn NOBODY = new Turn(null, -1, 0, null);
   static final long POLL_MS = 5;
@@ -199,7 +189,7 @@ public final class Gate {
    * @param tokenId each commit of the job that changes rows must carry a token with this id and the turn's epoch; null: no token
    */
   public static boolean grant(String table, String job, long epoch, long millis, String tokenId) {
-    Turn given = new Turn(job, epoch, nowNanos() + millis * 1_000_000, tokenId);
+    Turn given = new Turn(job, epoch, System.nanoTime() + millis * 1_000_000, tokenId);
     return of(table).turn.accumulateAndGet(given, (was, now) -> was != null && was.epoch > now.epoch ? was : now) == given;
   }
 

@@ -128,8 +128,9 @@ class Storing:
 
     def written(self, rows: DataFrame, batch_id: int) -> Staged:
         """Writes the requests of a batch to files, uncommitted; from now on other streams may use them in their decisions."""
-        ours, location = publisher(self._context.session), self._requests.location
-        store = ours.stage(appending(rows, location))
+        session, location = self._context.session, self._requests.location
+        ours = publisher(session)
+        store = ours.stage(appending(session, rows, location))
         ours.pending_appends.announce(location, self._spec.name, batch_id, store.commit)
         return store
 

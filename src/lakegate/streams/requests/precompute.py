@@ -229,6 +229,7 @@ class PrecomputedBatches:
         Raises:
             InvalidRequest: as `RequestStream.run_batch`.
         """
+        self._ahead.drop()
         parts = self._parts
         records = transformed(parts.spec, batch).persist()
         self._ahead.hold(batch_id, _ReadBatch(records=records))
@@ -389,6 +390,10 @@ class PrecomputedBatches:
         ahead = self._ahead.of(batch_id)
         return None if ahead is None else ahead.records
 
+    def end_updates(self, batch_id: int) -> None:
+        """Waits for an update of a batch's result, and ends updates: the batch is computed in its turn."""
+        self._ahead.take(batch_id)
+
     def is_computed(self, batch_id: int, schema: StructType | None) -> bool:
         """Returns True if a batch is computed for a target with these columns."""
         ahead = self._ahead.of(batch_id)
@@ -415,8 +420,9 @@ class PrecomputedBatches:
             letters, is_new = parts.storing.store(turn, ahead.computed.taken, batch_id, ahead.computed.store)
         ahead = self._ahead.take(batch_id)
         assert ahead is not None
+        assert ahead.computed is not None
         computed = ahead.computed
-        if computed is None or not is_new:  # an earlier run has stored the batch, with values of its own
+        if not is_new:  # an earlier run has stored the batch, with values of its own
             return replace(self._stored.run(turn, batch_id, look), dead_letters=letters)
         decided, erasures, change = computed.decided, computed.erasures, computed.change
         if not is_own_unchanged or not self._still_holds(computed, look):

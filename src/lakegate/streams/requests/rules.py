@@ -53,7 +53,7 @@ class Meaning:
     is_standing: bool
     """`applies_to: arrived_and_later`, and every erasure."""
     moves_rows: bool
-    """`set` assigns a match column (M3)."""
+    """`set` assigns a match column."""
     has_sequence: bool
 
 
@@ -67,7 +67,7 @@ class Admitted:
 
 
 def admit(requests: Sequence[Request], highest: Mapping[str, Orderable], *, has_sequence: bool) -> Admitted:
-    """Selects the requests that take part: those with a key, and in sequence if the stream has one (M2).
+    """Selects the requests that take part: those with a key, and in sequence if the stream has one.
 
     A request is late if its sequence is lower than the highest *seen before it in source order*, in earlier batches or in this
     one. So the result does not depend on how the source is cut into batches.

@@ -74,10 +74,10 @@ class RequestStream:
         try:
             parts.storing.check_columns(schema)
             has_changed = parts.standing.enter(turn)
-            # Only with `coverage: publish`: the batch may be read, or computed, already.
-            records = self._precomputed.records(batch_id)
+            # Only with `coverage: publish`: the batch may be computed, or read, already.
             if not has_changed and self._precomputed.is_computed(batch_id, schema):
                 return self._precomputed.run(turn, self.tables(), batch_id)
+            records = self._precomputed.records(batch_id)
             records = transformed(self._spec, batch) if records is None else records
             if parts.storing.make_table(records, schema):
                 parts.standing.write_notes()
@@ -85,6 +85,7 @@ class RequestStream:
             look = parts.deciding.in_turn()
             taken = parts.storing.taken_in(records, schema, str(turn.epoch), batch_id)
             letters, _ = parts.storing.store(turn, taken, batch_id)
+            self._precomputed.end_updates(batch_id)
             return replace(self._stored.run(turn, batch_id, look), dead_letters=letters)
         finally:
             self._precomputed.drop()

@@ -1,4 +1,4 @@
-"""Finds the files with rows that a stream's kept requests have not been tested against (M7).
+"""Finds the files with rows that a stream's kept requests have not been tested against.
 
 Rules for editors: no clock, no files, no log; commits come in as data.
 """
