@@ -211,7 +211,8 @@ def test_a_stream_waits_for_one_of_its_run_that_is_not_alive_yet(spark: SparkSes
         applies_to="arrived",
     )
     spec = made.build(base_dir=tmp_path)
-    spec = replace(spec, coordinator=replace(spec.coordinator, lock_timeout_ms=500))
+    coordinator = spec.coordinator.model_copy(update={"lock_timeout_ms": 500})
+    spec = spec.model_copy(update={"coordinator": coordinator})
     drop(tmp_path / "in", "ingest", 0, people(0, 1))
     drop(tmp_path / "in", "mutation", 0, pa.table({"old": ["p0"], "new": ["q"]}))
     both = ("Ingestion", "Mutation")
