@@ -11,6 +11,7 @@ import pytest
 
 from harness import jobs
 from harness.frames import LocalStates, Records
+from lakegate.effects import Steps
 from lakegate.turns.protocol import protocol
 
 Function = ast.FunctionDef
@@ -72,7 +73,7 @@ def test_a_breach_of_the_shape_is_found(source: str, reason: str) -> None:
 def test_a_local_without_content_is_refused() -> None:
     """An iterator in a local would make different states look alike; it is refused instead."""
 
-    def start(_: object) -> protocol.Protocol[None]:
+    def start(_: object) -> Steps[None]:
         place = iter((1, 2))
         yield protocol.WallClock()
         next(place)
@@ -85,7 +86,7 @@ def test_a_local_without_content_is_refused() -> None:
 def test_locals_that_are_not_read_any_more_do_not_tell_states_apart() -> None:
     """And those that are read do."""
 
-    def start(_: object) -> protocol.Protocol[int]:
+    def start(_: object) -> Steps[int]:
         kept = yield protocol.WallClock()
         dead = yield protocol.WallClock()
         dead = dead > 0
