@@ -923,6 +923,28 @@ def test_override_goes_before_the_file() -> None:
     assert pipeline.coordinator.lock_timeout_ms == 5000
 
 
+def test_override_of_one_key_keeps_the_others_of_a_short_section() -> None:
+    """`coordinator: "memory:"` stays the store of turns: in another one this process would exclude nobody."""
+    override = Override(path=("coordinator", "lock_timeout"), value="5s", origin="environment X")
+    for url in ("memory:", "zookeeper://h:2181/turns"):
+        text = f"{SMALL}coordinator: {url!r}\n"
+        pipeline = parse(text, origin="lakegate.yml", base_dir="/base", environ={}, overrides=[override])
+        assert (pipeline.coordinator.url, pipeline.coordinator.lock_timeout_ms) == (url, 5000)
+        origins = {entry.key: entry.origin for entry in pipeline.entries}
+        assert origins["coordinator.url"] == "lakegate.yml:9"
+        assert origins["coordinator.lock_timeout"] == "environment X"
+
+
+@pytest.mark.parametrize("text", [SMALL + "coordinator: [1]\n", SMALL + "coordinator: *url\n", "[1]", "text"])
+@pytest.mark.parametrize("path", [("coordinator", "lock_timeout"), ("coordinator", "url"), ("storage",)])
+def test_what_cannot_be_read_keeps_its_fault_under_an_override(text: str, path: tuple[str, ...]) -> None:
+    """An override replaces a value; it does not mend what stands around it."""
+    override = Override(path=path, value="memory:" if path[-1] == "url" else "5s", origin="environment X")
+    with pytest.raises(InvalidRequest) as raised:
+        parse(text, origin="lakegate.yml", base_dir="/base", environ={}, overrides=[override])
+    assert raised.value.faults == faults_of(text)
+
+
 def test_fault_of_an_override_names_its_origin() -> None:
     """The fault names the option or variable that set the value, as the file did not."""
     override = Override(path=("storage",), value="s3a://x", origin="command line")

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lakegate.config.model import Pipeline
-from lakegate.config.sections import Written
+from lakegate.config.sections import Written, overridden
 from lakegate.config.streams import StreamSpec, Transform
 from lakegate.config.validation import check
 from lakegate.config.value_types import Reader
-from lakegate.config.yaml_nodes import Entries, Faults, Mark, Node, Scalar, from_yaml, replaced
+from lakegate.config.yaml_nodes import Entries, Faults, Mark, Node, Scalar, from_yaml
 from lakegate.errors import InvalidRequest
 
 
@@ -49,7 +49,7 @@ def parse(
         raise InvalidRequest(faults=faults.in_order())
     for override in overrides:
         mark = Mark(where=override.origin, key=".".join(override.path))
-        tree = replaced(tree, override.path, Scalar(text=override.value, mark=mark))
+        tree = overridden(Pipeline, tree, override.path, Scalar(text=override.value, mark=mark))
     return validate(tree, base_dir=base_dir, faults=faults)
 
 

@@ -6,7 +6,7 @@ Rules for editors: as in `value_types.py`. A section reads all its keys before i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, get_args
 
@@ -135,7 +135,7 @@ class Section(BaseModel):
         """Returns what the section makes; None, with a fault recorded, if the node is not a mapping."""
         if not isinstance(given, Node):
             return build(given)
-        reader, entries = reader_of(info), cls._entries_of(given)
+        reader, entries = reader_of(info), cls.entries_of(given)
         if entries is None:
             refuse(given, reader, f"a mapping with the keys {', '.join(cls.keys())}")
             return None
@@ -144,7 +144,8 @@ class Section(BaseModel):
         return section.made(written)
 
     @classmethod
-    def _entries_of(cls, node: Node) -> Entries | None:
+    def entries_of(cls, node: Node) -> Entries | None:
+        """Returns the mapping that `node` is, or stands for; None if the section cannot be read from it."""
         match node:
             case Entries():
                 return node
@@ -196,6 +197,22 @@ class Section(BaseModel):
         return reference
 
 
+def overridden(section: type[Section], node: Node, path: Sequence[str], value: Scalar) -> Node:
+    """Returns `node`, from which `section` is read, with `value` at `path`; a node that cannot be read stays, for its fault."""
+    entries = section.entries_of(node)
+    if entries is None:
+        return node
+    key, *rest = path
+    mark = replace(value.mark, key=joined(entries.mark.key, key))
+    below: Node = value
+    if rest:
+        _, field = section.keys()[key]
+        inner = section_of(field)
+        assert inner is not None, f"{key} is not a section"
+        below = overridden(inner, entries.entries.get(key, Entries(entries={}, key_marks={}, mark=mark)), rest, value)
+    return replace(entries, entries={**entries.entries, key: below}, key_marks={key: mark, **entries.key_marks})
+
+
 def _no_entries(node: Node) -> Entries:
     return Entries(entries={}, key_marks={}, mark=node.mark)
 
@@ -206,6 +223,15 @@ def type_of(field: FieldInfo) -> ValueType[Any] | None:
         one for alternative in get_args(field.annotation) for one in getattr(alternative, "__metadata__", ())
     ]
     return next((one for one in (*field.metadata, *of_alternatives) if isinstance(one, ValueType)), None)
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """Returns the section that a key's value is, or may be."""
+    value_type = type_of(field)
+    if isinstance(value_type, FromSection):
+        return value_type.section
+    found = [one for one in (field.annotation, *get_args(field.annotation)) if isinstance(one, type)]
+    return next((one for one in found if issubclass(one, Section)), None)
 
 
 def has_default(field: FieldInfo) -> bool:
