@@ -879,6 +879,33 @@ def test_no_fault_repeats_a_secret(line: str) -> None:
         assert SECRET not in str(fault)
 
 
+_BAD, _STREAM = f"'password:{SECRET}'", "{table: t, source: {files: ./in}, append: }"
+REFUSED_NAMES = {
+    "table of a stream": f"tables: {{password:{SECRET}}}\nstreams: {{One: {_STREAM}}}",
+    "table like that of a stream": f"tables: {{password:{SECRET}}}\nstreams: {{One: {{table: passwords}}}}",
+    "table of a sync": f"tables: {{password:{SECRET}}}\nsync: {{crm: {{from: t, to: sqlite:x.db}}}}",
+    "table at the same place": f"tables: {{{_BAD}: {{path: ./t}}, t: {{path: ./t}}}}\nstreams: {{One: {_STREAM}}}",
+    "table below a source": f"tables: {{{_BAD}: {{path: ./in/x}}, t: {{path: ./t}}}}\nstreams: {{One: {_STREAM}}}",
+    "stream that another waits for": f"""tables: {{t: {{path: ./t}}}}
+streams:
+  One: {{table: t, after: Two, source: {{files: ./in}}, append: }}
+  {_BAD}: {_STREAM}""",
+    "stream that waits": f"""tables: {{t: {{path: ./t}}}}
+streams: {{{_BAD}: {{table: t, after: Two, source: {{files: ./in}}, append: }}}}""",
+    "stream and sync of one name": f"""tables: {{t: {{path: ./t}}}}
+streams: {{{_BAD}: {_STREAM}}}
+sync: {{{_BAD}: {{from: t, to: sqlite:x.db}}}}""",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED_NAMES.values(), ids=REFUSED_NAMES.keys())
+def test_no_fault_repeats_what_is_no_name(text: str) -> None:
+    """A forgotten blank makes a name of a key and its secret; the faults of others that list names leave it out."""
+    faults = [str(fault) for fault in faults_of(f"name: p\n{text}\n")]
+    assert any("cannot be used as a name" in fault for fault in faults)
+    assert [fault for fault in faults if SECRET in fault] == []
+
+
 def test_secrets_are_masked_and_references_kept_in_what_is_shown() -> None:
     """`config show` gets no secret, wherever it stands, and neither does a log that prints the pipeline."""
     options = "{kafka.sasl.jaas.config: '${JAAS}', kafka.ssl.key.password: hunter2, other: '${JAAS}', more: '${TOKEN:-hunter2}'}"
