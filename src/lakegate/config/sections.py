@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, get_args
+from dataclasses import FrozenInstanceError, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, get_args
 
 from pydantic import (
     AliasGenerator,
@@ -128,6 +128,15 @@ class Section(BaseModel):
         """Returns the keys in the order of the reference: key of the file → name and description of the field."""
         fields = [(name, field) for name, field in cls.model_fields.items() if not field.exclude]
         return {str(field.serialization_alias): (name, field) for name, field in fields}
+
+    if not TYPE_CHECKING:  # with it a type checker would let any attribute be set
+
+        def __setattr__(self, name: str, value: object) -> NoReturn:
+            """Refuses a change; pydantic's own error repeats the value, which may be a secret."""
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+        def __delattr__(self, name: str) -> NoReturn:
+            raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     @model_validator(mode="wrap")
     @classmethod
