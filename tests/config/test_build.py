@@ -10,8 +10,9 @@ from traceback import format_exception_only
 from typing import Any, cast
 
 import pytest
+from pydantic import ValidationError
 
-from lakegate.config import Pipeline, parse
+from lakegate.config import Pipeline, StreamSpec, SyncSpec, TableSource, parse
 from lakegate.config.build import PipelineBuilder, TableBuilder, files, files_json, kafka
 from lakegate.errors import InvalidRequest
 
@@ -218,3 +219,13 @@ def test_help_of_the_command_needs_no_pydantic() -> None:
         "assert 'pydantic' not in sys.modules and 'pydantic_core' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_python_values_of_sections_are_checked_by_their_type() -> None:
+    """A source or a start that code builds itself is one of those that the product knows."""
+    source = TableSource(table="t", start=3)
+    assert SyncSpec(source=source, start=3, to="sqlite:x.db").source is source
+    with pytest.raises(ValidationError, match="source"):
+        StreamSpec(table="t", source=cast(Any, "in"))
+    with pytest.raises(ValidationError, match="start"):
+        SyncSpec(source=source, start=cast(Any, "soon"), to="sqlite:x.db")

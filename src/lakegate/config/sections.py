@@ -18,11 +18,10 @@ from pydantic import (
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, core_schema
 
 from lakegate.config.value_types import (
     NAME_PATTERN,
@@ -307,10 +306,12 @@ class FromSection(ValueType[Any]):
     def schema(self, of_field: JsonSchema) -> JsonSchema:
         return of_field if self.or_value is None else {"anyOf": [self.or_value.schema({}), of_field]}
 
-    def validate(self, given: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        if isinstance(given, Scalar) and self.or_value is not None:
-            return self.or_value.read(given, reader_of(info))
-        return inner(given) if isinstance(given, Node) else given
+    def read(self, node: Node, reader: Reader) -> Any:
+        if isinstance(node, Scalar) and self.or_value is not None:
+            return self.or_value.read(node, reader)
+        return self.section.model_validate(node, context=reader)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return ValueType.__get_pydantic_core_schema__(self, self.section, handler)
+        values = ValueType.__get_pydantic_core_schema__(self, source, handler)
+        # The JSON Schema is that of the section; nothing is read from JSON.
+        return core_schema.json_or_python_schema(handler.generate_schema(self.section), values)

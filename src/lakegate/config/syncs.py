@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler
+from pydantic import Field
 
 from lakegate.config.places import DatabaseUrl, LocalPath
 from lakegate.config.sections import FromSection, Section, Written
 from lakegate.config.streams import TABLE_NAME, ColumnNames, Servers, Topics
-from lakegate.config.value_types import Choice, Milliseconds, Text, TextMap, WholeNumber
-from lakegate.config.yaml_nodes import shown_key
+from lakegate.config.value_types import Choice, Milliseconds, Reader, Text, TextMap, WholeNumber
+from lakegate.config.yaml_nodes import Node, shown_key
 from lakegate.syncs.plan.apply_protocol import Mode, OnViolation
 from lakegate.syncs.plan.values import UNAVAILABLE, BytesAs
 
@@ -165,8 +165,8 @@ class SyncFrom(Section, title="from"):
 class _SectionOrTable(FromSection):
     """The data of a section; or a table of the file, by its name."""
 
-    def validate(self, given: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        found = FromSection.validate(self, given, inner, info)
+    def read(self, node: Node, reader: Reader) -> Any:
+        found = FromSection.read(self, node, reader)
         return TableSource(table=found, start="snapshot") if isinstance(found, str) else found
 
 
