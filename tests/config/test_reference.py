@@ -16,7 +16,7 @@ import pytest
 from lakegate.config import Pipeline
 from lakegate.config.reading import parse
 from lakegate.config.schema import anchor_of, json_schema, sections, table_of, title_of
-from lakegate.config.sections import type_of
+from lakegate.config.sections import has_default, meaning_and_default, type_of
 from lakegate.config.value_types import Reader
 from lakegate.config.yaml_nodes import Entries, Faults, from_yaml
 
@@ -71,6 +71,20 @@ def test_example_of_each_key_is_a_value_of_it() -> None:
             assert isinstance(tree, Entries)
             read = value_type.read(tree.entries[key], Reader(base_dir="/base", faults=faults))
             assert (read is not None, faults.found) == (True, []), f"{section.__name__}.{key}"
+
+
+def test_default_of_each_key_is_a_value_of_it() -> None:
+    """What `config show` prints for a key that is not written can be written."""
+    for section in sections():
+        for key, (_, field) in section.keys().items():
+            value_type = type_of(field)
+            if value_type is not None and has_default(field):
+                _, default = meaning_and_default(field)
+                faults = Faults()
+                tree = from_yaml(f"{key}: {default}", origin=key, environ={}, faults=faults)
+                assert isinstance(tree, Entries)
+                read = value_type.read(tree.entries[key], Reader(base_dir="/base", faults=faults))
+                assert (read, faults.found) == (field.default, []), f"{section.__name__}.{key}"
 
 
 def test_example_of_the_reference_is_a_pipeline_without_a_fault() -> None:

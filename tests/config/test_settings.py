@@ -183,6 +183,10 @@ class TestJobSettings:
         assert settings.coordinator.lock_timeout_ms == 5000
         assert (settings.storage, settings.tables) == ("/work/s", ("/work/a", "/b"))
 
+    def test_default_priority_can_be_written(self) -> None:
+        """What is shown as a default is a value."""
+        assert job({"spark.job.coordinator.priority": "0"}).priority == 0
+
     def test_every_key_from_the_environment(self) -> None:
         """LAKEGATE_ before the key in capitals."""
         names = {

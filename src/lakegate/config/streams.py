@@ -14,6 +14,7 @@ from pydantic import Field
 from lakegate.config.places import Path
 from lakegate.config.sections import FromSection, Section, Written
 from lakegate.config.value_types import (
+    PRIORITY,
     AfterJobs,
     Choice,
     Flag,
@@ -293,7 +294,7 @@ class StreamSpec(Section, title="streams.NAME"):
     """The strict predecessors: the last completed turn on the lock must belong to one of these streams."""
     absent_after_ms: Milliseconds = Field(default=7_200_000, examples=["2h"])
     """The time without a live run after which a stream named in `after` no longer blocks this stream."""
-    priority: WholeNumber = Field(default=0, examples=["5"])
+    priority: Annotated[int, PRIORITY] = Field(default=0, examples=["5"])
     """Of the streams whose order rule lets them in, the highest priority goes first; waiting raises it, see `aging`."""
     aging_ms: Milliseconds = Field(default=AGING_MS, examples=["5m"])
     """The waiting time that raises the priority by one, so that no stream waits for ever."""
