@@ -80,21 +80,21 @@ def validate(
 def _complete(pipeline: Pipeline, reader: Reader, transforms: Mapping[str, Transform]) -> Pipeline:
     """Returns the pipeline with the places that follow from its storage, its user code, and what was found on the way."""
 
-    def place(given: str | None, key: str, scheme: str, *path: str) -> str:
-        if given:
-            return given
-        value = scheme + posixpath.join(*path)
-        reader.record_default(key, value)
-        return value
+    def place(given: str | None, key: str, default: str) -> str:
+        if not given:
+            reader.record_default(key, default)
+        return given or default
+
+    storage = place(pipeline.storage, "storage", posixpath.join(reader.base_dir, "_lakegate"))
+    url = place(pipeline.coordinator.url, "coordinator.url", f"sqlite:{posixpath.join(storage, 'turns.db')}")
 
     def complete(name: str, stream: StreamSpec) -> StreamSpec:
         checkpoint = stream.checkpoint
         if stream.source is not None:
-            checkpoint = place(checkpoint, f"streams.{name}.checkpoint", "", storage, "checkpoints", name)
+            own = posixpath.join(storage, "checkpoints", name)
+            checkpoint = place(checkpoint, f"streams.{name}.checkpoint", own)
         return stream.model_copy(update={"checkpoint": checkpoint, "transform": transforms.get(name)})
 
-    storage = place(pipeline.storage, "storage", "", reader.base_dir, "_lakegate")
-    url = place(pipeline.coordinator.url, "coordinator.url", "sqlite:", storage, "turns.db")
     return pipeline.model_copy(
         update={
             "storage": storage,
