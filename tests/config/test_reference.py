@@ -62,7 +62,7 @@ def test_example_of_each_key_is_a_value_of_it() -> None:
     """Each can be copied from the tables of the page."""
     environ = {"CRM_DSN": "sqlite:crm.db", "SOURCE_DSN": "sqlite:source.db"}
     for section in sections():
-        for key, (_, field) in section.keys().items():
+        for key, (_, field) in section.keys_of_file().items():
             value_type = type_of(field)
             if value_type is None or not field.examples:
                 continue
@@ -76,7 +76,7 @@ def test_example_of_each_key_is_a_value_of_it() -> None:
 def test_default_of_each_key_is_a_value_of_it() -> None:
     """What `config show` prints for a key that is not written can be written."""
     for section in sections():
-        for key, (_, field) in section.keys().items():
+        for key, (_, field) in section.keys_of_file().items():
             value_type = type_of(field)
             if value_type is not None and has_default(field):
                 _, default = meaning_and_default(field)
@@ -132,4 +132,4 @@ def test_schema_holds_every_key_of_the_design(path: str) -> None:
 
 def test_schema_and_reader_know_the_same_keys() -> None:
     """A key that is not in the schema is unknown to the reader, too: both come from one table."""
-    assert list(json.loads(json_schema())["properties"]) == list(Pipeline.keys())
+    assert list(json.loads(json_schema())["properties"]) == list(Pipeline.keys_of_file())

@@ -76,8 +76,8 @@ class TableSpec(Section, title="tables.NAME"):
                 written.refuse("properties", what, "it to be left out")
 
     def made(self, written: Written) -> TableSpec:
-        written.default("lock", written.name)
-        return self.model_copy(update={"name": written.name, "lock": self.lock or written.name})
+        lock = self.lock or written.default("lock", written.name)
+        return self.model_copy(update={"name": written.name, "lock": lock})
 
 
 class Pipeline(

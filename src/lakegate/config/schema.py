@@ -38,7 +38,7 @@ def json_schema() -> str:
 def sections(section: type[Section] = Pipeline) -> Iterator[type[Section]]:
     """Yields every section of the file once, each before those inside it."""
     yield section
-    for _, field in section.keys().values():
+    for _, field in section.keys_of_file().values():
         if (inner := section_of(field)) is not None:
             yield from sections(inner)
 
@@ -51,7 +51,7 @@ def title_of(section: type[Section]) -> str:
 def table_of(section: type[Section]) -> str:
     """Returns the reference's Markdown table of one section."""
     rows = ["| key | type | default | meaning | example |", "|---|---|---|---|---|"]
-    rows += [_row(key, field) for key, (_, field) in section.keys().items()]
+    rows += [_row(key, field) for key, (_, field) in section.keys_of_file().items()]
     return "\n".join(rows) + "\n"
 
 

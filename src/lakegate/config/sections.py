@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, get_args
 
 from pydantic import (
     AliasGenerator,
@@ -35,6 +35,8 @@ from lakegate.config.value_types import (
     refuse,
 )
 from lakegate.config.yaml_nodes import Broken, Entries, Node, Scalar, joined, shown_key, suggestion
+
+Word = TypeVar("Word", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Written:
         mark = self.entries.key_marks.get(key if at is None else at, place)
         self.reader.contradictions.add(mark, what, expected, about=joined(place.key, key) if key else place.key)
 
-    def refuse_all(self, keys: tuple[str, ...], what: str, expected: str = "") -> None:
+    def refuse_all(self, *keys: str, what: str, expected: str = "") -> None:
         """Records a contradiction for each of `keys` that was written."""
         for key in keys:
             if key in self:
@@ -91,10 +93,11 @@ class Written:
         """Records a note on the section."""
         self.reader.notes.append(f"{self.entries.mark.key}: {text}")
 
-    def default(self, key: str, value: str) -> None:
-        """Records the default of a key that depends on other keys."""
+    def default(self, key: str, value: Word) -> Word:
+        """Returns `value`, and records it as the default of a key that depends on other keys."""
         if key not in self:
             self.reader.record_default(joined(self.entries.mark.key, key), value)
+        return value
 
 
 class Section(BaseModel):
@@ -123,7 +126,7 @@ class Section(BaseModel):
         return self
 
     @classmethod
-    def keys(cls) -> dict[str, tuple[str, FieldInfo]]:
+    def keys_of_file(cls) -> dict[str, tuple[str, FieldInfo]]:
         """Returns the keys in the order of the reference: key of the file → name and description of the field."""
         fields = [(name, field) for name, field in cls.model_fields.items() if not field.exclude]
         return {str(field.serialization_alias): (name, field) for name, field in fields}
@@ -145,7 +148,7 @@ class Section(BaseModel):
             return build(given)
         reader, entries = reader_of(info), cls.entries_of(given)
         if entries is None:
-            refuse(given, reader, f"a mapping with the keys {', '.join(cls.keys())}")
+            refuse(given, reader, f"a mapping with the keys {', '.join(cls.keys_of_file())}")
             return None
         section, written = build(cls._values(entries, reader)), Written(entries, reader)
         section.rules(written)
@@ -169,7 +172,7 @@ class Section(BaseModel):
     @classmethod
     def _values(cls, entries: Entries, reader: Reader) -> dict[str, object]:
         """Returns the node of each key, or its default, by the name of the field; unknown and missing keys are recorded."""
-        keys = cls.keys()
+        keys = cls.keys_of_file()
         for key in [key for key in entries.entries if key not in keys]:
             hint = suggestion(key, keys)
             what, expected = f"unknown key {shown_key(key)}{hint}", "" if hint else f"one of {', '.join(keys)}"
@@ -192,7 +195,7 @@ class Section(BaseModel):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         reference = handler(schema)
         section = handler.resolve_ref_schema(reference)
-        for key, (_, field) in cls.keys().items():
+        for key, (_, field) in cls.keys_of_file().items():
             meaning, default = meaning_and_default(field)
             section["properties"][key]["description"] = f"{meaning} Default: {default}." if default else meaning
             for name in ("default", "examples"):
@@ -214,7 +217,7 @@ def overridden(section: type[Section], node: Node, path: Sequence[str], value: S
     mark = replace(value.mark, key=joined(entries.mark.key, key))
     below: Node = value
     if rest:
-        _, field = section.keys()[key]
+        _, field = section.keys_of_file()[key]
         inner = section_of(field)
         assert inner is not None, f"{key} is not a section"
         below = overridden(inner, entries.entries.get(key, Entries(entries={}, key_marks={}, mark=mark)), rest, value)
@@ -258,7 +261,18 @@ def meaning_and_default(field: FieldInfo) -> tuple[str, str]:
     value_type = type_of(field)
     if has_default(field) and value_type is not None:
         return meaning, value_type.written(field.default)
-    return meaning, words.removesuffix(".")
+    return meaning, words.removesuffix(".") or _default_of_section(field)
+
+
+def _default_of_section(field: FieldInfo) -> str:
+    """Returns the section that a key is by default, as it would be written; empty if not all of its keys have defaults."""
+    section = field.annotation
+    if not (isinstance(section, type) and issubclass(section, Section)):
+        return ""
+    keys = section.keys_of_file().items()
+    defaults = [(key, type_of(inner), inner.default) for key, (_, inner) in keys if has_default(inner)]
+    words = ", ".join(f"{key}: {value_type.written(default)}" for key, value_type, default in defaults if value_type)
+    return f"{{{words}}}" if len(defaults) == len(keys) else ""
 
 
 def _expected(field: FieldInfo) -> str:

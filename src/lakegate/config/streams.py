@@ -137,17 +137,18 @@ class StreamSource(Section, title="source"):
 
     def made(self, written: Written) -> FilesSource | KafkaSource:
         if "kafka" in written and "files" not in written:
-            written.default("value", "json")
             return KafkaSource(
                 topics=self.kafka or (),
                 servers=self.servers or "",
-                value="json",
+                value=written.default("value", "json") if self.value is None else self.value,
                 schema=self.columns or "",
                 options=self.options,
             )
-        written.default("format", "parquet")
         return FilesSource(
-            path=self.files or "", format=self.format or "parquet", schema=self.columns, options=self.options
+            path=self.files or "",
+            format=written.default("format", "parquet") if self.format is None else self.format,
+            schema=self.columns,
+            options=self.options,
         )
 
 
@@ -195,8 +196,9 @@ class Mutate(Section, title="mutate"):
     """`arrived`: kept until it has matched once, then settled. `arrived_and_later`: stays active, also for later rows."""
     stand_for_ms: Milliseconds | None = Field(default=None, examples=["365d"])
     """How long an `arrived_and_later` request stays active. Default: for ever."""
+    # No factory: the defaults in a section that was left out would be recorded for every mutation, and only `arrived` has these.
     unmatched: Unmatched = Field(default=Unmatched(), examples=["{retry_for: 30d, then: dead_letter}"])
-    """The treatment of `arrived` requests that never match. Default: {retry_for: 30d, then: dead_letter}."""
+    """The treatment of `arrived` requests that never match."""
 
     @property
     def moves_rows(self) -> bool:
@@ -311,7 +313,7 @@ class StreamSpec(Section, title="streams.NAME"):
     max_rows_per_batch: WholeNumber = Field(default=1_000_000, examples=["1000000"])
     """The maximum number of rows in a micro-batch; a file is read whole."""
     turn_limit: TurnLimit = Field(default_factory=TurnLimit, examples=["{batches: 10}"])
-    """The maximum length of a turn. Default: {batches: 10}."""
+    """The maximum length of a turn."""
     on_bad_record: Annotated[OnBadRecord, Choice(OnBadRecord)] = Field(default="fail", examples=["dead_letter"])
     """The treatment of a record that cannot be read or does not fit."""
     on_new_column: Annotated[OnNewColumn, Choice(OnNewColumn)] = Field(default="ignore", examples=["add"])
@@ -349,7 +351,7 @@ class StreamSpec(Section, title="streams.NAME"):
         if "source" not in written and "maintain" not in written:
             written.refuse("source", "missing", "where its records come from: files or kafka")
         if self.maintain is not None:
-            written.refuse_all(_OF_RECORDS, "a stream that maintains has no source")
+            written.refuse_all(*_OF_RECORDS, what="a stream that maintains has no source")
         elif self.source is not None:
             _check_source(self.source, written.below("source"))
 
@@ -381,9 +383,9 @@ def _check_source(source: Source, written: Written) -> None:
     if is_kafka and "servers" not in written:
         written.refuse("servers", "missing", "host:port of the brokers")
     if is_kafka:
-        written.refuse_all(("format",), "not a key of kafka")
+        written.refuse_all("format", what="not a key of kafka")
     elif is_files:
-        written.refuse_all(("servers", "value"), "not a key of files")
+        written.refuse_all("servers", "value", what="not a key of files")
     if isinstance(source, KafkaSource) or source.format == "json":
         if "schema" not in written:
             of = "Kafka records" if is_kafka else "JSON files"

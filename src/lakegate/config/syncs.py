@@ -130,12 +130,14 @@ class SyncFrom(Section, title="from"):
             if self.format in ("json", "parquet"):
                 written.refuse("format", "topics are read in Debezium's format", "debezium")
         elif is_files and not is_kafka:
-            written.refuse_all(("servers", "options"), "it belongs to kafka", unwanted)
+            written.refuse_all("servers", "options", what="it belongs to kafka", expected=unwanted)
         if is_kafka or self.format == "debezium":
-            written.refuse_all(("transaction",), "envelopes say their transaction themselves", unwanted)
+            what = "envelopes say their transaction themselves"
+            written.refuse_all("transaction", what=what, expected=unwanted)
         else:
-            written.refuse_all(("transactions",), "only Debezium has transaction metadata apart", unwanted)
-            written.refuse_all(("bytes", "placeholder"), "only Debezium's envelopes need it", unwanted)
+            what = "only Debezium has transaction metadata apart"
+            written.refuse_all("transactions", what=what, expected=unwanted)
+            written.refuse_all("bytes", "placeholder", what="only Debezium's envelopes need it", expected=unwanted)
         placeholder = self.placeholder or ""
         if placeholder.startswith("hex:") and not re.fullmatch(r"hex:([0-9a-fA-F]{2})+", placeholder):
             written.refuse("placeholder", "not hex", "pairs of hex digits behind `hex:`")
@@ -188,6 +190,7 @@ class SyncSpec(Section, title="sync.NAME"):
         serialization_alias="from", examples=['{files: "changes/*.jsonl"}']
     )
     """Where changes come from: `{files: …}`, `{kafka: …}`, or a table of this file by its name: its change data feed."""
+    # As written; the product reads `source.start`.
     start: Annotated[_Begin | int | None, FromSection(StartVersion, Choice(_Begin))] = Field(
         default=None, examples=["snapshot"]
     )
@@ -239,12 +242,13 @@ class SyncSpec(Section, title="sync.NAME"):
         unwanted = "it to be left out"
         match self.source:
             case TableSource():
-                written.refuse_all(("tables",), "the source is one table: its target is named by `table`", unwanted)
+                what = "the source is one table: its target is named by `table`"
+                written.refuse_all("tables", what=what, expected=unwanted)
             case ChangeFilesSource() | EnvelopeFilesSource() | EnvelopeTopicsSource():
-                written.refuse_all(("start",), "only a table has a snapshot and versions", unwanted)
+                written.refuse_all("start", what="only a table has a snapshot and versions", expected=unwanted)
         if isinstance(self.source, EnvelopeFilesSource | EnvelopeTopicsSource):
             what = "envelopes say their table: name its target under `tables`"
-            written.refuse_all(("table",), what, unwanted)
+            written.refuse_all("table", what=what, expected=unwanted)
         if "table" in written and "tables" in written:
             written.refuse("", "table and tables together", "one of them", at="table")
 
