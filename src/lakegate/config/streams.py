@@ -111,7 +111,7 @@ Source = FilesSource | KafkaSource
 
 
 class StreamSource(Section, title="source"):
-    """The source of a stream, as it is written."""
+    """The files or Kafka topics that a stream reads."""
 
     files: Path | None = Field(default=None, examples=['"./in/ingest"'])
     """A folder with everything below it, a file or a glob. Files are read whole, in the order of their times. Folder names
@@ -153,7 +153,7 @@ class StreamSource(Section, title="source"):
 
 
 class Append(Section, title="append"):
-    """Appends rows."""
+    """Appends each record as a row."""
 
     columns: SqlByColumn = Field(default_factory=dict, examples=["{person_id: alias_id}"])
     """Columns to add: table column to SQL over the record."""
@@ -170,7 +170,7 @@ class Append(Section, title="append"):
 
 
 class Unmatched(Section, title="unmatched"):
-    """The treatment of an `arrived` request that never matched."""
+    """The time for which an `arrived` request that never matches is kept, and its state after that."""
 
     retry_for_ms: Milliseconds = Field(default=30 * DAY_MS, examples=["30d"])
     """How long after it was first seen an `arrived` request that never matched is kept."""
@@ -181,7 +181,7 @@ class Unmatched(Section, title="unmatched"):
 
 
 class Mutate(Section, title="mutate"):
-    """Changes existing rows, future rows, or both, see *mutate* in docs/explanation/requests.md."""
+    """Takes each record as a request to change or delete the rows that match it, once or also later."""
 
     match: SqlByColumn = Field(examples=["{alias_id: alias_id}"])
     """The rows to change: table column to SQL over the request; all must be equal."""
@@ -232,10 +232,10 @@ class Mutate(Section, title="mutate"):
 
 
 class Erase(Section, title="erase"):
-    """Deletes all matching rows, now and later, see *erase* in docs/explanation/requests.md."""
+    """Takes each record as a request to delete all rows that match it, now and later."""
 
     match: SqlByColumn = Field(examples=["{alias_id: alias_id}"])
-    """The rows to change: table column to SQL over the request; all must be equal."""
+    """The rows to delete: table column to SQL over the request; all must be equal."""
     lift_when: Sql | None = Field(default=None, examples=["\"op = 'lift'\""])
     """SQL over the request: where it is true an earlier erasure ends, for a person who comes back. Default: an erasure stays
     active for ever."""
@@ -250,7 +250,7 @@ class Erase(Section, title="erase"):
 
 
 class Maintain(Section, title="maintain"):
-    """Maintains the table's files; no row is changed."""
+    """Compacts the table's files, deletes old ones, or both; no row is changed."""
 
     optimize: Annotated[bool, Flag()] = Field(default=False, examples=["true"])
     """Compact small files, whenever rows were added or changed since the last time."""
@@ -281,7 +281,7 @@ class TurnLimit(Section, title="turn_limit"):
 
 
 class StreamSpec(Section, title="streams.NAME"):
-    """A job: a source, a table, its kind, and its schedule. A maintain stream has no source and no checkpoint."""
+    """A stream: a job that writes to one table in turns. With `maintain` it has no source and no checkpoint."""
 
     name: str = Field(default="", exclude=True)
     table: Annotated[str, TABLE_NAME] = Field(examples=["engagement"])

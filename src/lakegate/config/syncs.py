@@ -87,7 +87,7 @@ SyncSource = ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | Ta
 
 
 class SyncFrom(Section, title="from"):
-    """The source of a sync, as it is written, unless it is a table of the file."""
+    """The files or Kafka topics whose changes a sync applies; instead, a table of this file may be named."""
 
     files: LocalPath | None = Field(default=None, examples=['"changes/*.jsonl"'])
     """Files of changes: a folder, a file or a glob. They are merged by the changes' positions in the source, whatever their
@@ -173,7 +173,7 @@ class _SectionOrTable(FromSection):
 
 
 class StartVersion(Section, title="start"):
-    """The start of a sync at a version of its table."""
+    """Starts a sync at a version of its table, without a snapshot."""
 
     version: WholeNumber = Field(examples=["17"])
     """The first version of the table whose changes are applied."""
