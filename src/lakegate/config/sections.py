@@ -105,7 +105,8 @@ class Section(BaseModel):
 
     The text below a field is the meaning of its key, in the JSON Schema and in the reference. Its last sentence may be a default
     in words: `Default: for ever.` A field with `exclude=True` is not a key of the file. A value that could not be read is None
-    until the faults are reported.
+    until the faults are reported; only `reading.validate` returns sections without such a value and with every default. Not
+    for `model_dump`: it writes secrets out.
     """
 
     model_config = ConfigDict(
@@ -119,7 +120,7 @@ class Section(BaseModel):
     """The key that a plain text sets."""
 
     def rules(self, written: Written) -> None:
-        """Records contradictions between the keys of this section, and notes on them."""
+        """Records contradictions between the keys of this section, and notes on them; a field that could not be read is None."""
 
     def made(self, written: Written) -> Any:
         """Returns the product's data of this section, with the defaults that depend on other keys."""
@@ -185,7 +186,7 @@ class Section(BaseModel):
             elif field.is_required():
                 reader.faults.add(entries.mark, "missing", _expected(field), about=mark.key)
                 values[name] = Broken(mark=mark)
-            elif field.default_factory is field.annotation:  # a section, all of whose keys have defaults
+            elif field.default_factory is field.annotation:  # a section: read without keys, it records its defaults
                 values[name] = Entries(entries={}, key_marks={}, mark=mark)
             elif has_default(field):
                 values[name] = Default(value=field.default, mark=mark)

@@ -52,7 +52,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Default:
-    """The default of a key that is not written."""
+    """The default of a key that is not written, in the place of its node: so the value type writes and records it."""
 
     value: object
     mark: Mark
