@@ -5,16 +5,41 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
+from inspect import Parameter, signature
 from pathlib import Path
 from traceback import format_exception_only
-from typing import Any, cast
+from typing import Any, cast, is_typeddict
 
 import pytest
 from pydantic import ValidationError
 
-from lakegate.config import Pipeline, StreamSpec, SyncSpec, TableSource, parse
-from lakegate.config.build import PipelineBuilder, TableBuilder, files, files_json, kafka
+from lakegate.config import (
+    Append,
+    Erase,
+    Maintain,
+    Mutate,
+    Pipeline,
+    StreamSpec,
+    SyncSpec,
+    TableSource,
+    TableSpec,
+    parse,
+)
+from lakegate.config.build import (
+    AppendKeys,
+    EraseKeys,
+    MaintainKeys,
+    MutateKeys,
+    PipelineBuilder,
+    TableBuilder,
+    files,
+    files_json,
+    kafka,
+)
+from lakegate.config.sections import Section
+from lakegate.config.streams import OF_RECORDS, StreamSource
 from lakegate.errors import InvalidRequest
+from lakegate.syncs.api import SyncKeys
 
 FILE = """\
 name: engagement
@@ -99,6 +124,20 @@ def engagement_pipeline() -> tuple[PipelineBuilder, TableBuilder]:
     )
     engagement.maintain(name="Upkeep", after="TTL", optimize=True, zorder_by="person_id", vacuum_older_than="30d")
     return pipeline, engagement
+
+
+def names_of(one: Any) -> set[str]:
+    """The names of the keys of a TypedDict, or of the keywords of a function."""
+    if is_typeddict(one):
+        return set(one.__annotations__)
+    return {name for name, parameter in signature(one).parameters.items() if parameter.kind is Parameter.KEYWORD_ONLY}
+
+
+def keys_of(section: type[Section]) -> set[str]:
+    return set(section.keys_of_file())
+
+
+OF_STREAM = keys_of(StreamSpec) - {"table", "append", "mutate", "erase", "maintain"}
 
 
 def without_origins(pipeline: Pipeline) -> Pipeline:
@@ -190,6 +229,25 @@ def test_bare_coordinator_is_its_url() -> None:
     pipeline = PipelineBuilder("p", coordinator="memory:")
     pipeline.table("t", path="./t").append(name="One", source=files("./in"))
     assert pipeline.build(base_dir="/base").coordinator.url == "memory:"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "keys"),
+    [
+        (names_of(PipelineBuilder), keys_of(Pipeline) - {"name", "tables", "streams", "sync"}),
+        (names_of(PipelineBuilder.table), keys_of(TableSpec)),
+        (names_of(files) | names_of(kafka) | {"files", "kafka"}, keys_of(StreamSource)),
+        (names_of(AppendKeys), OF_STREAM | keys_of(Append)),
+        (names_of(MutateKeys), OF_STREAM | keys_of(Mutate)),
+        (names_of(EraseKeys), OF_STREAM | keys_of(Erase)),
+        (names_of(MaintainKeys), (OF_STREAM - set(OF_RECORDS)) | keys_of(Maintain)),
+        (names_of(SyncKeys), keys_of(SyncSpec) - {"from", "to"}),
+    ],
+    ids=["pipeline", "table", "source", "append", "mutate", "erase", "maintain", "sync"],
+)
+def test_python_has_every_key_of_the_file(keywords: set[str], keys: set[str]) -> None:
+    """A key that only the file had could not be given in Python; a keyword that is no key would be a fault."""
+    assert keywords == keys
 
 
 def test_import_of_the_package_needs_the_standard_library_only() -> None:

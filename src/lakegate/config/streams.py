@@ -351,7 +351,7 @@ class StreamSpec(Section, title="streams.NAME"):
         if "source" not in written and "maintain" not in written:
             written.refuse("source", "missing", "where its records come from: files or kafka")
         if self.maintain is not None:
-            written.refuse_all(*_OF_RECORDS, what="a stream that maintains has no source")
+            written.refuse_all(*OF_RECORDS, what="a stream that maintains has no source")
         elif self.source is not None:
             _check_source(self.source, written.below("source"))
 
@@ -363,7 +363,7 @@ class StreamSpec(Section, title="streams.NAME"):
         return self.model_copy(update=found)
 
 
-_OF_RECORDS: Final = (
+OF_RECORDS: Final = (
     "source",
     "max_rows_per_batch",
     "turn_limit",
