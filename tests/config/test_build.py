@@ -190,6 +190,16 @@ def test_faults_of_python_name_the_key() -> None:
     assert ("streams.Two.priority", "'high' is not a count") in told
 
 
+def test_no_fault_of_python_repeats_what_is_no_key() -> None:
+    """The path of a key is the place of its fault; what a file would not show there is not shown."""
+    pipeline = PipelineBuilder("p")
+    pipeline.table("password:hunter2", path="./t").append(name="One", source={"files": "in", "token:hunter2": 1})
+    with pytest.raises(InvalidRequest) as raised:
+        pipeline.build(base_dir="/base")
+    assert {"tables.password…", "streams.One.source.token…"} <= {fault.where for fault in raised.value.faults}
+    assert "hunter2" not in str(raised.value)
+
+
 def test_texts_of_python_are_not_expanded() -> None:
     """A text of Python is what it is."""
     pipeline = PipelineBuilder("p", spark={"a": "${X}"})

@@ -104,7 +104,8 @@ class Faults:
         """Records a fault at `mark` about its key, or about the key with the path `about` (empty for the whole document)."""
         key = mark.key if about is None else about
         named = f"{shown_path(key)}: {what}" if key and mark.where != key else what
-        self.found.append((mark.line, Fault(where=mark.where, what=named, expected=expected)))
+        where = shown_path(mark.where) if mark.where == mark.key else mark.where
+        self.found.append((mark.line, Fault(where=where, what=named, expected=expected)))
 
     def in_order(self) -> tuple[Fault, ...]:
         """Returns all faults by line, without repetitions."""
