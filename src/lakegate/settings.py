@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lakegate.config.places import CoordinatorUrl, Location
-from lakegate.config.value_types import LOCK_NAME, Count, Duration, Entry, Reader, ValueType, duration_text, name_type
+from lakegate.config.value_types import (
+    LOCK_NAME,
+    PRIORITY,
+    Duration,
+    Entry,
+    Reader,
+    ValueType,
+    duration_text,
+    name_type,
+)
 from lakegate.config.yaml_nodes import TEXT_LENGTH_MAX, Faults, Mark, Scalar, suggestion
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.spark import jars, java
@@ -382,7 +391,7 @@ def _read(layers: _Layers, key: str, value_type: ValueType[T], reader: Reader) -
 def _read_priority(layers: _Layers, reader: Reader) -> int | None:
     node = _node(layers, "priority")
     # Here a number is written like any text.
-    return None if node is None else Count().read(replace(node, is_plain=True), reader)
+    return None if node is None else PRIORITY.read(replace(node, is_plain=True), reader)
 
 
 def _read_predecessors(layers: _Layers, reader: Reader) -> tuple[str, ...] | None:

@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, cast
+from traceback import format_exception_only
+from typing import Any, cast, is_typeddict
 
 import pytest
 from pydantic import ValidationError
 
-from lakegate.config import Pipeline, parse
-from lakegate.config.build import PipelineBuilder, TableBuilder, files, files_json, kafka
+from lakegate.config import (
+    Append,
+    Erase,
+    Maintain,
+    Mutate,
+    Pipeline,
+    StreamSpec,
+    SyncSpec,
+    TableSource,
+    TableSpec,
+    parse,
+)
+from lakegate.config.build import (
+    AppendKeys,
+    EraseKeys,
+    MaintainKeys,
+    MutateKeys,
+    PipelineBuilder,
+    TableBuilder,
+    files,
+    files_json,
+    kafka,
+)
+from lakegate.config.sections import Section
+from lakegate.config.streams import OF_RECORDS, StreamSource
 from lakegate.errors import InvalidRequest
+from lakegate.syncs.api import SyncKeys
 
 FILE = """\
 name: engagement
@@ -99,6 +126,20 @@ def engagement_pipeline() -> tuple[PipelineBuilder, TableBuilder]:
     return pipeline, engagement
 
 
+def names_of(one: Any) -> set[str]:
+    """The names of the keys of a TypedDict, or of the keywords of a function."""
+    if is_typeddict(one):
+        return set(one.__annotations__)
+    return {name for name, parameter in signature(one).parameters.items() if parameter.kind is Parameter.KEYWORD_ONLY}
+
+
+def keys_of(section: type[Section]) -> set[str]:
+    return set(section.keys_of_file())
+
+
+OF_STREAM = keys_of(StreamSpec) - {"table", "append", "mutate", "erase", "maintain"}
+
+
 def without_origins(pipeline: Pipeline) -> Pipeline:
     return pipeline.model_copy(update={"entries": ()})
 
@@ -149,6 +190,16 @@ def test_faults_of_python_name_the_key() -> None:
     assert ("streams.Two.priority", "'high' is not a count") in told
 
 
+def test_no_fault_of_python_repeats_what_is_no_key() -> None:
+    """The path of a key is the place of its fault; what a file would not show there is not shown."""
+    pipeline = PipelineBuilder("p")
+    pipeline.table("password:hunter2", path="./t").append(name="One", source={"files": "in", "token:hunter2": 1})
+    with pytest.raises(InvalidRequest) as raised:
+        pipeline.build(base_dir="/base")
+    assert {"tables.password…", "streams.One.source.token…"} <= {fault.where for fault in raised.value.faults}
+    assert "hunter2" not in str(raised.value)
+
+
 def test_texts_of_python_are_not_expanded() -> None:
     """A text of Python is what it is."""
     pipeline = PipelineBuilder("p", spark={"a": "${X}"})
@@ -190,6 +241,25 @@ def test_bare_coordinator_is_its_url() -> None:
     assert pipeline.build(base_dir="/base").coordinator.url == "memory:"
 
 
+@pytest.mark.parametrize(
+    ("keywords", "keys"),
+    [
+        (names_of(PipelineBuilder), keys_of(Pipeline) - {"name", "tables", "streams", "sync"}),
+        (names_of(PipelineBuilder.table), keys_of(TableSpec)),
+        (names_of(files) | names_of(kafka) | {"files", "kafka"}, keys_of(StreamSource)),
+        (names_of(AppendKeys), OF_STREAM | keys_of(Append)),
+        (names_of(MutateKeys), OF_STREAM | keys_of(Mutate)),
+        (names_of(EraseKeys), OF_STREAM | keys_of(Erase)),
+        (names_of(MaintainKeys), (OF_STREAM - set(OF_RECORDS)) | keys_of(Maintain)),
+        (names_of(SyncKeys), keys_of(SyncSpec) - {"from", "to"}),
+    ],
+    ids=["pipeline", "table", "source", "append", "mutate", "erase", "maintain", "sync"],
+)
+def test_python_has_every_key_of_the_file(keywords: set[str], keys: set[str]) -> None:
+    """A key that only the file had could not be given in Python; a keyword that is no key would be a fault."""
+    assert keywords == keys
+
+
 def test_import_of_the_package_needs_the_standard_library_only() -> None:
     """`import lakegate` loads neither YAML nor Spark."""
     code = "import lakegate, sys; assert not {'yaml', 'pyspark', 'pydantic'} & set(sys.modules)"
@@ -197,11 +267,16 @@ def test_import_of_the_package_needs_the_standard_library_only() -> None:
 
 
 def test_a_pipeline_cannot_be_changed() -> None:
-    """Neither it nor a part of it: what was checked is what runs."""
+    """Neither it nor a part of it: what was checked is what runs. The error does not repeat a value, which may be a secret."""
     built = engagement_pipeline()[0].build(base_dir="/base")
     for part in (built, built.coordinator, built.tables["engagement"], *built.streams, built.streams[0].kind):
-        with pytest.raises(ValidationError, match="frozen"):
-            setattr(part, next(iter(type(part).model_fields)), None)
+        name = next(iter(type(part).model_fields))
+        with pytest.raises(FrozenInstanceError, match=f"cannot assign to field '{name}'") as raised:
+            setattr(part, name, "zookeeper://u:hunter2@h")
+        assert "hunter2" not in "".join(format_exception_only(raised.value))
+        with pytest.raises(FrozenInstanceError, match=f"cannot delete field '{name}'"):
+            delattr(part, name)
+    assert built == engagement_pipeline()[0].build(base_dir="/base")
 
 
 def test_help_of_the_command_needs_no_pydantic() -> None:
@@ -212,3 +287,13 @@ def test_help_of_the_command_needs_no_pydantic() -> None:
         "assert 'pydantic' not in sys.modules and 'pydantic_core' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_python_values_of_sections_are_checked_by_their_type() -> None:
+    """A source or a start that code builds itself is one of those that the product knows."""
+    source = TableSource(table="t", start=3)
+    assert SyncSpec(source=source, start=3, to="sqlite:x.db").source is source
+    with pytest.raises(ValidationError, match="source"):
+        StreamSpec(table="t", source=cast(Any, "in"))
+    with pytest.raises(ValidationError, match="start"):
+        SyncSpec(source=source, start=cast(Any, "soon"), to="sqlite:x.db")

@@ -879,6 +879,33 @@ def test_no_fault_repeats_a_secret(line: str) -> None:
         assert SECRET not in str(fault)
 
 
+_BAD, _STREAM = f"'password:{SECRET}'", "{table: t, source: {files: ./in}, append: }"
+REFUSED_NAMES = {
+    "table of a stream": f"tables: {{password:{SECRET}}}\nstreams: {{One: {_STREAM}}}",
+    "table like that of a stream": f"tables: {{password:{SECRET}}}\nstreams: {{One: {{table: passwords}}}}",
+    "table of a sync": f"tables: {{password:{SECRET}}}\nsync: {{crm: {{from: t, to: sqlite:x.db}}}}",
+    "table at the same place": f"tables: {{{_BAD}: {{path: ./t}}, t: {{path: ./t}}}}\nstreams: {{One: {_STREAM}}}",
+    "table below a source": f"tables: {{{_BAD}: {{path: ./in/x}}, t: {{path: ./t}}}}\nstreams: {{One: {_STREAM}}}",
+    "stream that another waits for": f"""tables: {{t: {{path: ./t}}}}
+streams:
+  One: {{table: t, after: Two, source: {{files: ./in}}, append: }}
+  {_BAD}: {_STREAM}""",
+    "stream that waits": f"""tables: {{t: {{path: ./t}}}}
+streams: {{{_BAD}: {{table: t, after: Two, source: {{files: ./in}}, append: }}}}""",
+    "stream and sync of one name": f"""tables: {{t: {{path: ./t}}}}
+streams: {{{_BAD}: {_STREAM}}}
+sync: {{{_BAD}: {{from: t, to: sqlite:x.db}}}}""",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED_NAMES.values(), ids=REFUSED_NAMES.keys())
+def test_no_fault_repeats_what_is_no_name(text: str) -> None:
+    """A forgotten blank makes a name of a key and its secret; the faults of others that list names leave it out."""
+    faults = [str(fault) for fault in faults_of(f"name: p\n{text}\n")]
+    assert any("cannot be used as a name" in fault for fault in faults)
+    assert [fault for fault in faults if SECRET in fault] == []
+
+
 def test_secrets_are_masked_and_references_kept_in_what_is_shown() -> None:
     """`config show` gets no secret, wherever it stands, and neither does a log that prints the pipeline."""
     options = "{kafka.sasl.jaas.config: '${JAAS}', kafka.ssl.key.password: hunter2, other: '${JAAS}', more: '${TOKEN:-hunter2}'}"
@@ -921,6 +948,28 @@ def test_override_goes_before_the_file() -> None:
         assert pipeline.coordinator.url == "memory:"
         assert {entry.key: entry.origin for entry in pipeline.entries}["coordinator.url"] == "environment X"
     assert pipeline.coordinator.lock_timeout_ms == 5000
+
+
+def test_override_of_one_key_keeps_the_others_of_a_short_section() -> None:
+    """`coordinator: "memory:"` stays the store of turns: in another one this process would exclude nobody."""
+    override = Override(path=("coordinator", "lock_timeout"), value="5s", origin="environment X")
+    for url in ("memory:", "zookeeper://h:2181/turns"):
+        text = f"{SMALL}coordinator: {url!r}\n"
+        pipeline = parse(text, origin="lakegate.yml", base_dir="/base", environ={}, overrides=[override])
+        assert (pipeline.coordinator.url, pipeline.coordinator.lock_timeout_ms) == (url, 5000)
+        origins = {entry.key: entry.origin for entry in pipeline.entries}
+        assert origins["coordinator.url"] == "lakegate.yml:9"
+        assert origins["coordinator.lock_timeout"] == "environment X"
+
+
+@pytest.mark.parametrize("text", [SMALL + "coordinator: [1]\n", SMALL + "coordinator: *url\n", "[1]", "text"])
+@pytest.mark.parametrize("path", [("coordinator", "lock_timeout"), ("coordinator", "url"), ("storage",)])
+def test_what_cannot_be_read_keeps_its_fault_under_an_override(text: str, path: tuple[str, ...]) -> None:
+    """An override replaces a value; it does not mend what stands around it."""
+    override = Override(path=path, value="memory:" if path[-1] == "url" else "5s", origin="environment X")
+    with pytest.raises(InvalidRequest) as raised:
+        parse(text, origin="lakegate.yml", base_dir="/base", environ={}, overrides=[override])
+    assert raised.value.faults == faults_of(text)
 
 
 def test_fault_of_an_override_names_its_origin() -> None:

@@ -16,7 +16,7 @@ import pytest
 from lakegate.config import Pipeline
 from lakegate.config.reading import parse
 from lakegate.config.schema import anchor_of, json_schema, sections, table_of, title_of
-from lakegate.config.sections import FromSection, type_of
+from lakegate.config.sections import has_default, meaning_and_default, type_of
 from lakegate.config.value_types import Reader
 from lakegate.config.yaml_nodes import Entries, Faults, from_yaml
 
@@ -62,15 +62,29 @@ def test_example_of_each_key_is_a_value_of_it() -> None:
     """Each can be copied from the tables of the page."""
     environ = {"CRM_DSN": "sqlite:crm.db", "SOURCE_DSN": "sqlite:source.db"}
     for section in sections():
-        for key, (_, field) in section.keys().items():
+        for key, (_, field) in section.keys_of_file().items():
             value_type = type_of(field)
-            if value_type is None or isinstance(value_type, FromSection) or not field.examples:
+            if value_type is None or not field.examples:
                 continue
             faults = Faults()
             tree = from_yaml(f"{key}: {field.examples[0]}", origin=key, environ=environ, faults=faults)
             assert isinstance(tree, Entries)
             read = value_type.read(tree.entries[key], Reader(base_dir="/base", faults=faults))
             assert (read is not None, faults.found) == (True, []), f"{section.__name__}.{key}"
+
+
+def test_default_of_each_key_is_a_value_of_it() -> None:
+    """What `config show` prints for a key that is not written can be written."""
+    for section in sections():
+        for key, (_, field) in section.keys_of_file().items():
+            value_type = type_of(field)
+            if value_type is not None and has_default(field):
+                _, default = meaning_and_default(field)
+                faults = Faults()
+                tree = from_yaml(f"{key}: {default}", origin=key, environ={}, faults=faults)
+                assert isinstance(tree, Entries)
+                read = value_type.read(tree.entries[key], Reader(base_dir="/base", faults=faults))
+                assert (read, faults.found) == (field.default, []), f"{section.__name__}.{key}"
 
 
 def test_example_of_the_reference_is_a_pipeline_without_a_fault() -> None:
@@ -118,4 +132,4 @@ def test_schema_holds_every_key_of_the_design(path: str) -> None:
 
 def test_schema_and_reader_know_the_same_keys() -> None:
     """A key that is not in the schema is unknown to the reader, too: both come from one table."""
-    assert list(json.loads(json_schema())["properties"]) == list(Pipeline.keys())
+    assert list(json.loads(json_schema())["properties"]) == list(Pipeline.keys_of_file())

@@ -102,6 +102,18 @@ class TestLoadingTheFile:
         assert pipeline.coordinator.url == "memory:"
         assert origins(load_pipeline(environ={}, cwd=cwd).entries)["coordinator.url"][1] == "default"
 
+    def test_no_layer_drops_a_short_coordinator(self, spec: Path) -> None:
+        """Wherever the patience comes from, turns are kept in the store that the file names."""
+        spec.write_text(SPEC.replace("{lock_timeout: 5s}", "zookeeper://h:2181/turns"), encoding="utf-8")
+        layers: list[dict[str, dict[str, str]]] = [
+            {"cli": {"lock.timeout": "3s"}, "environ": {}},
+            {"environ": {"LAKEGATE_JOB_COORDINATOR_LOCK_TIMEOUT": "3s"}},
+            {"conf": {"spark.job.coordinator.lock.timeout": "3s"}, "environ": {}},
+        ]
+        for layer in layers:
+            coordinator = load_pipeline(cwd=str(spec.parent), **layer).coordinator
+            assert (coordinator.url, coordinator.lock_timeout_ms) == ("zookeeper://h:2181/turns", 3000)
+
     def test_paths_from_elsewhere_are_relative_to_here(self, spec: Path) -> None:
         """A path typed on the command line means what the shell would mean by it."""
         here = str(spec.parent / "deep")
@@ -170,6 +182,10 @@ class TestJobSettings:
         assert settings.coordinator.url == "sqlite:/work/t.db"
         assert settings.coordinator.lock_timeout_ms == 5000
         assert (settings.storage, settings.tables) == ("/work/s", ("/work/a", "/b"))
+
+    def test_default_priority_can_be_written(self) -> None:
+        """What is shown as a default is a value."""
+        assert job({"spark.job.coordinator.priority": "0"}).priority == 0
 
     def test_every_key_from_the_environment(self) -> None:
         """LAKEGATE_ before the key in capitals."""

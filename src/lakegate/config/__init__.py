@@ -63,4 +63,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'lakegate.config' has no attribute {name!r}")
     from lakegate.config import model, reading, streams, syncs
 
-    return next(getattr(home, name) for home in (model, streams, syncs, reading) if hasattr(home, name))
+    value = next(getattr(home, name) for home in (model, streams, syncs, reading) if hasattr(home, name))
+    return globals().setdefault(name, value)  # the next use does not come here

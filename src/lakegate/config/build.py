@@ -231,7 +231,7 @@ class TableBuilder:
         self._add(name, "maintain", Maintain, given)
 
     def _add(self, name: str, kind: str, section: type[Section], given: Mapping[str, object]) -> StreamBuilder:
-        of_kind = section.keys()
+        of_kind = section.keys_of_file()
         stream: dict[str, object] = {"table": self.name}
         stream.update((key, value) for key, value in given.items() if key not in of_kind)
         stream[kind] = {key: value for key, value in given.items() if key in of_kind}

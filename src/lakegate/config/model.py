@@ -1,10 +1,12 @@
-"""A pipeline as data, from `lakegate.yml` or the Python API: complete, checked, with every default filled in.
+"""The file, its coordinator and its tables: the keys as fields, and the rules between the keys of one section.
 
-The keys of the file and the attributes of the product are one: a field of a section is a key, with its type, default, example and
-meaning. The reader, the JSON Schema and the reference come from it.
+A field of a section is a key of the file and, with few exceptions, an attribute of the product. Its type, default, example and
+meaning stand there; the reader, the JSON Schema and the reference come from it.
 
-Rules for editors: nothing here decides or reads. Paths are absolute, durations are milliseconds, names are checked. Values that may
-hold a secret are left out of `repr`.
+Only `reading.validate` gives complete data: paths are absolute, names are checked, and what follows from other values is filled in.
+A section that code builds itself has the defaults of its fields alone, so that `CoordinatorSpec()` has no `url`.
+
+Rules for editors: nothing here opens a file. Durations are milliseconds. Values that may hold a secret are left out of `repr`.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ _PROPERTY_REFUSED: Final = "delta.setTransactionRetentionDuration"
 
 
 class CoordinatorSpec(Section, title="coordinator"):
-    """The store of turns."""
+    """The store in which jobs take turns. A plain text is its `url`."""
 
     short = "url"
     url: Annotated[str, CoordinatorUrl()] = Field(default="", examples=['"sqlite:./lake/_lakegate/turns.db"'])
     """The store of turns. `sqlite:PATH` serves the processes of one machine, `memory:` one process,
     `zookeeper://host:port,…/chroot` and `dynamodb://TABLE?region=…` several machines. Default: `sqlite:<storage>/turns.db`."""
-    lock_timeout_ms: Milliseconds = Field(default=60_000, examples=["60s"])
+    lock_timeout_ms: Milliseconds = Field(default=60_000, examples=["5m"])
     """How long a micro-batch waits for its turn before the stream gives up, writes nothing and tries later."""
 
 
@@ -76,8 +78,8 @@ class TableSpec(Section, title="tables.NAME"):
                 written.refuse("properties", what, "it to be left out")
 
     def made(self, written: Written) -> TableSpec:
-        written.default("lock", written.name)
-        return self.model_copy(update={"name": written.name, "lock": self.lock or written.name})
+        lock = self.lock or written.default("lock", written.name)
+        return self.model_copy(update={"name": written.name, "lock": lock})
 
 
 class Pipeline(
@@ -97,7 +99,7 @@ class Pipeline(
     keep_ledger_ms: Milliseconds = Field(default=400 * DAY_MS, serialization_alias="keep_ledger_for", examples=["90d"])
     """How long the ledger keeps turns. A run deletes files of older ones when it starts; the last of each job stays."""
     coordinator: CoordinatorSpec = Field(
-        default_factory=CoordinatorSpec, examples=['{url: "sqlite:./lake/_lakegate/turns.db", lock_timeout: 60s}']
+        default_factory=CoordinatorSpec, examples=['{url: "sqlite:./lake/_lakegate/turns.db", lock_timeout: 5m}']
     )
     """The store of turns; a plain text is its `url`."""
     spark: Annotated[Mapping[str, str], TextMap(of="a Spark setting and its value", holds_settings=True)] = Field(

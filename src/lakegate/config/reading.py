@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lakegate.config.model import Pipeline
-from lakegate.config.sections import Written
+from lakegate.config.sections import Written, overridden
 from lakegate.config.streams import StreamSpec, Transform
 from lakegate.config.validation import check
 from lakegate.config.value_types import Reader
-from lakegate.config.yaml_nodes import Entries, Faults, Mark, Node, Scalar, from_yaml, replaced
+from lakegate.config.yaml_nodes import Entries, Faults, Mark, Node, Scalar, from_yaml
 from lakegate.errors import InvalidRequest
 
 
@@ -49,7 +49,7 @@ def parse(
         raise InvalidRequest(faults=faults.in_order())
     for override in overrides:
         mark = Mark(where=override.origin, key=".".join(override.path))
-        tree = replaced(tree, override.path, Scalar(text=override.value, mark=mark))
+        tree = overridden(Pipeline, tree, override.path, Scalar(text=override.value, mark=mark))
     return validate(tree, base_dir=base_dir, faults=faults)
 
 
@@ -80,21 +80,21 @@ def validate(
 def _complete(pipeline: Pipeline, reader: Reader, transforms: Mapping[str, Transform]) -> Pipeline:
     """Returns the pipeline with the places that follow from its storage, its user code, and what was found on the way."""
 
-    def place(given: str | None, key: str, scheme: str, *path: str) -> str:
-        if given:
-            return given
-        value = scheme + posixpath.join(*path)
-        reader.record_default(key, value)
-        return value
+    def place(given: str | None, key: str, default: str) -> str:
+        if not given:
+            reader.record_default(key, default)
+        return given or default
+
+    storage = place(pipeline.storage, "storage", posixpath.join(reader.base_dir, "_lakegate"))
+    url = place(pipeline.coordinator.url, "coordinator.url", f"sqlite:{posixpath.join(storage, 'turns.db')}")
 
     def complete(name: str, stream: StreamSpec) -> StreamSpec:
         checkpoint = stream.checkpoint
         if stream.source is not None:
-            checkpoint = place(checkpoint, f"streams.{name}.checkpoint", "", storage, "checkpoints", name)
+            own = posixpath.join(storage, "checkpoints", name)
+            checkpoint = place(checkpoint, f"streams.{name}.checkpoint", own)
         return stream.model_copy(update={"checkpoint": checkpoint, "transform": transforms.get(name)})
 
-    storage = place(pipeline.storage, "storage", "", reader.base_dir, "_lakegate")
-    url = place(pipeline.coordinator.url, "coordinator.url", "sqlite:", storage, "turns.db")
     return pipeline.model_copy(
         update={
             "storage": storage,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from lakegate.config.model import Pipeline
-from lakegate.config.sections import FromSection, Section, meaning_and_default, type_of
+from lakegate.config.sections import Section, meaning_and_default, section_of, type_of
 from lakegate.config.value_types import JsonSchema
 
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -38,18 +38,9 @@ def json_schema() -> str:
 def sections(section: type[Section] = Pipeline) -> Iterator[type[Section]]:
     """Yields every section of the file once, each before those inside it."""
     yield section
-    for _, field in section.keys().values():
+    for _, field in section.keys_of_file().values():
         if (inner := section_of(field)) is not None:
             yield from sections(inner)
-
-
-def section_of(field: FieldInfo) -> type[Section] | None:
-    """Returns the section that a key's value is, or may be."""
-    value_type = type_of(field)
-    if isinstance(value_type, FromSection):
-        return value_type.section
-    found = [one for one in (field.annotation, *get_args(field.annotation)) if isinstance(one, type)]
-    return next((one for one in found if issubclass(one, Section)), None)
 
 
 def title_of(section: type[Section]) -> str:
@@ -60,7 +51,7 @@ def title_of(section: type[Section]) -> str:
 def table_of(section: type[Section]) -> str:
     """Returns the reference's Markdown table of one section."""
     rows = ["| key | type | default | meaning | example |", "|---|---|---|---|---|"]
-    rows += [_row(key, field) for key, (_, field) in section.keys().items()]
+    rows += [_row(key, field) for key, (_, field) in section.keys_of_file().items()]
     return "\n".join(rows) + "\n"
 
 

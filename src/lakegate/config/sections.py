@@ -6,9 +6,9 @@ Rules for editors: as in `value_types.py`. A section reads all its keys before i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import FrozenInstanceError, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, get_args
 
 from pydantic import (
     AliasGenerator,
@@ -18,11 +18,10 @@ from pydantic import (
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, core_schema
 
 from lakegate.config.value_types import (
     NAME_PATTERN,
@@ -36,6 +35,8 @@ from lakegate.config.value_types import (
     refuse,
 )
 from lakegate.config.yaml_nodes import Broken, Entries, Node, Scalar, joined, shown_key, suggestion
+
+Word = TypeVar("Word", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Written:
         mark = self.entries.key_marks.get(key if at is None else at, place)
         self.reader.contradictions.add(mark, what, expected, about=joined(place.key, key) if key else place.key)
 
-    def refuse_all(self, keys: tuple[str, ...], what: str, expected: str = "") -> None:
+    def refuse_all(self, *keys: str, what: str, expected: str = "") -> None:
         """Records a contradiction for each of `keys` that was written."""
         for key in keys:
             if key in self:
@@ -92,10 +93,11 @@ class Written:
         """Records a note on the section."""
         self.reader.notes.append(f"{self.entries.mark.key}: {text}")
 
-    def default(self, key: str, value: str) -> None:
-        """Records the default of a key that depends on other keys."""
+    def default(self, key: str, value: Word) -> Word:
+        """Returns `value`, and records it as the default of a key that depends on other keys."""
         if key not in self:
             self.reader.record_default(joined(self.entries.mark.key, key), value)
+        return value
 
 
 class Section(BaseModel):
@@ -103,7 +105,8 @@ class Section(BaseModel):
 
     The text below a field is the meaning of its key, in the JSON Schema and in the reference. Its last sentence may be a default
     in words: `Default: for ever.` A field with `exclude=True` is not a key of the file. A value that could not be read is None
-    until the faults are reported.
+    until the faults are reported; only `reading.validate` returns sections without such a value and with every default. Not
+    for `model_dump`: it writes secrets out.
     """
 
     model_config = ConfigDict(
@@ -117,17 +120,26 @@ class Section(BaseModel):
     """The key that a plain text sets."""
 
     def rules(self, written: Written) -> None:
-        """Records contradictions between the keys of this section, and notes on them."""
+        """Records contradictions between the keys of this section, and notes on them; a field that could not be read is None."""
 
     def made(self, written: Written) -> Any:
         """Returns the product's data of this section, with the defaults that depend on other keys."""
         return self
 
     @classmethod
-    def keys(cls) -> dict[str, tuple[str, FieldInfo]]:
+    def keys_of_file(cls) -> dict[str, tuple[str, FieldInfo]]:
         """Returns the keys in the order of the reference: key of the file → name and description of the field."""
         fields = [(name, field) for name, field in cls.model_fields.items() if not field.exclude]
         return {str(field.serialization_alias): (name, field) for name, field in fields}
+
+    if not TYPE_CHECKING:  # with it a type checker would let any attribute be set
+
+        def __setattr__(self, name: str, value: object) -> NoReturn:
+            """Refuses a change; pydantic's own error repeats the value, which may be a secret."""
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+        def __delattr__(self, name: str) -> NoReturn:
+            raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -135,16 +147,17 @@ class Section(BaseModel):
         """Returns what the section makes; None, with a fault recorded, if the node is not a mapping."""
         if not isinstance(given, Node):
             return build(given)
-        reader, entries = reader_of(info), cls._entries_of(given)
+        reader, entries = reader_of(info), cls.entries_of(given)
         if entries is None:
-            refuse(given, reader, f"a mapping with the keys {', '.join(cls.keys())}")
+            refuse(given, reader, f"a mapping with the keys {', '.join(cls.keys_of_file())}")
             return None
         section, written = build(cls._values(entries, reader)), Written(entries, reader)
         section.rules(written)
         return section.made(written)
 
     @classmethod
-    def _entries_of(cls, node: Node) -> Entries | None:
+    def entries_of(cls, node: Node) -> Entries | None:
+        """Returns the mapping that `node` is, or stands for; None if the section cannot be read from it."""
         match node:
             case Entries():
                 return node
@@ -160,7 +173,7 @@ class Section(BaseModel):
     @classmethod
     def _values(cls, entries: Entries, reader: Reader) -> dict[str, object]:
         """Returns the node of each key, or its default, by the name of the field; unknown and missing keys are recorded."""
-        keys = cls.keys()
+        keys = cls.keys_of_file()
         for key in [key for key in entries.entries if key not in keys]:
             hint = suggestion(key, keys)
             what, expected = f"unknown key {shown_key(key)}{hint}", "" if hint else f"one of {', '.join(keys)}"
@@ -173,7 +186,7 @@ class Section(BaseModel):
             elif field.is_required():
                 reader.faults.add(entries.mark, "missing", _expected(field), about=mark.key)
                 values[name] = Broken(mark=mark)
-            elif field.default_factory is field.annotation:  # a section, all of whose keys have defaults
+            elif field.default_factory is field.annotation:  # a section: read without keys, it records its defaults
                 values[name] = Entries(entries={}, key_marks={}, mark=mark)
             elif has_default(field):
                 values[name] = Default(value=field.default, mark=mark)
@@ -183,7 +196,7 @@ class Section(BaseModel):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         reference = handler(schema)
         section = handler.resolve_ref_schema(reference)
-        for key, (_, field) in cls.keys().items():
+        for key, (_, field) in cls.keys_of_file().items():
             meaning, default = meaning_and_default(field)
             section["properties"][key]["description"] = f"{meaning} Default: {default}." if default else meaning
             for name in ("default", "examples"):
@@ -196,6 +209,22 @@ class Section(BaseModel):
         return reference
 
 
+def overridden(section: type[Section], node: Node, path: Sequence[str], value: Scalar) -> Node:
+    """Returns `node`, from which `section` is read, with `value` at `path`; a node that cannot be read stays, for its fault."""
+    entries = section.entries_of(node)
+    if entries is None:
+        return node
+    key, *rest = path
+    mark = replace(value.mark, key=joined(entries.mark.key, key))
+    below: Node = value
+    if rest:
+        _, field = section.keys_of_file()[key]
+        inner = section_of(field)
+        assert inner is not None, f"{key} is not a section"
+        below = overridden(inner, entries.entries.get(key, Entries(entries={}, key_marks={}, mark=mark)), rest, value)
+    return replace(entries, entries={**entries.entries, key: below}, key_marks={key: mark, **entries.key_marks})
+
+
 def _no_entries(node: Node) -> Entries:
     return Entries(entries={}, key_marks={}, mark=node.mark)
 
@@ -206,6 +235,15 @@ def type_of(field: FieldInfo) -> ValueType[Any] | None:
         one for alternative in get_args(field.annotation) for one in getattr(alternative, "__metadata__", ())
     ]
     return next((one for one in (*field.metadata, *of_alternatives) if isinstance(one, ValueType)), None)
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """Returns the section that a key's value is, or may be."""
+    value_type = type_of(field)
+    if isinstance(value_type, FromSection):
+        return value_type.section
+    found = [one for one in (field.annotation, *get_args(field.annotation)) if isinstance(one, type)]
+    return next((one for one in found if issubclass(one, Section)), None)
 
 
 def has_default(field: FieldInfo) -> bool:
@@ -224,7 +262,18 @@ def meaning_and_default(field: FieldInfo) -> tuple[str, str]:
     value_type = type_of(field)
     if has_default(field) and value_type is not None:
         return meaning, value_type.written(field.default)
-    return meaning, words.removesuffix(".")
+    return meaning, words.removesuffix(".") or _default_of_section(field)
+
+
+def _default_of_section(field: FieldInfo) -> str:
+    """Returns the section that a key is by default, as it would be written; empty if not all of its keys have defaults."""
+    section = field.annotation
+    if not (isinstance(section, type) and issubclass(section, Section)):
+        return ""
+    keys = section.keys_of_file().items()
+    defaults = [(key, type_of(inner), inner.default) for key, (_, inner) in keys if has_default(inner)]
+    words = ", ".join(f"{key}: {value_type.written(default)}" for key, value_type, default in defaults if value_type)
+    return f"{{{words}}}" if len(defaults) == len(keys) else ""
 
 
 def _expected(field: FieldInfo) -> str:
@@ -272,10 +321,12 @@ class FromSection(ValueType[Any]):
     def schema(self, of_field: JsonSchema) -> JsonSchema:
         return of_field if self.or_value is None else {"anyOf": [self.or_value.schema({}), of_field]}
 
-    def validate(self, given: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        if isinstance(given, Scalar) and self.or_value is not None:
-            return self.or_value.read(given, reader_of(info))
-        return inner(given) if isinstance(given, Node) else given
+    def read(self, node: Node, reader: Reader) -> Any:
+        if isinstance(node, Scalar) and self.or_value is not None:
+            return self.or_value.read(node, reader)
+        return self.section.model_validate(node, context=reader)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return ValueType.__get_pydantic_core_schema__(self, self.section, handler)
+        values = ValueType.__get_pydantic_core_schema__(self, source, handler)
+        # The JSON Schema is that of the section; nothing is read from JSON.
+        return core_schema.json_or_python_schema(handler.generate_schema(self.section), values)

@@ -14,6 +14,7 @@ from pydantic import Field
 from lakegate.config.places import Path
 from lakegate.config.sections import FromSection, Section, Written
 from lakegate.config.value_types import (
+    PRIORITY,
     AfterJobs,
     Choice,
     Flag,
@@ -110,7 +111,7 @@ Source = FilesSource | KafkaSource
 
 
 class StreamSource(Section, title="source"):
-    """The source of a stream, as it is written."""
+    """The files or Kafka topics that a stream reads."""
 
     files: Path | None = Field(default=None, examples=['"./in/ingest"'])
     """A folder with everything below it, a file or a glob. Files are read whole, in the order of their times. Folder names
@@ -136,22 +137,23 @@ class StreamSource(Section, title="source"):
 
     def made(self, written: Written) -> FilesSource | KafkaSource:
         if "kafka" in written and "files" not in written:
-            written.default("value", "json")
             return KafkaSource(
                 topics=self.kafka or (),
                 servers=self.servers or "",
-                value="json",
+                value=written.default("value", "json") if self.value is None else self.value,
                 schema=self.columns or "",
                 options=self.options,
             )
-        written.default("format", "parquet")
         return FilesSource(
-            path=self.files or "", format=self.format or "parquet", schema=self.columns, options=self.options
+            path=self.files or "",
+            format=written.default("format", "parquet") if self.format is None else self.format,
+            schema=self.columns,
+            options=self.options,
         )
 
 
 class Append(Section, title="append"):
-    """Appends rows."""
+    """Appends each record as a row."""
 
     columns: SqlByColumn = Field(default_factory=dict, examples=["{person_id: alias_id}"])
     """Columns to add: table column to SQL over the record."""
@@ -168,7 +170,7 @@ class Append(Section, title="append"):
 
 
 class Unmatched(Section, title="unmatched"):
-    """The treatment of an `arrived` request that never matched."""
+    """The time for which an `arrived` request that never matches is kept, and its state after that."""
 
     retry_for_ms: Milliseconds = Field(default=30 * DAY_MS, examples=["30d"])
     """How long after it was first seen an `arrived` request that never matched is kept."""
@@ -179,7 +181,7 @@ class Unmatched(Section, title="unmatched"):
 
 
 class Mutate(Section, title="mutate"):
-    """Changes existing rows, future rows, or both, see *mutate* in docs/explanation/requests.md."""
+    """Takes each record as a request to change or delete the rows that match it, once or also later."""
 
     match: SqlByColumn = Field(examples=["{alias_id: alias_id}"])
     """The rows to change: table column to SQL over the request; all must be equal."""
@@ -194,8 +196,9 @@ class Mutate(Section, title="mutate"):
     """`arrived`: kept until it has matched once, then settled. `arrived_and_later`: stays active, also for later rows."""
     stand_for_ms: Milliseconds | None = Field(default=None, examples=["365d"])
     """How long an `arrived_and_later` request stays active. Default: for ever."""
+    # No factory: the defaults in a section that was left out would be recorded for every mutation, and only `arrived` has these.
     unmatched: Unmatched = Field(default=Unmatched(), examples=["{retry_for: 30d, then: dead_letter}"])
-    """The treatment of `arrived` requests that never match. Default: {retry_for: 30d, then: dead_letter}."""
+    """The treatment of `arrived` requests that never match."""
 
     @property
     def moves_rows(self) -> bool:
@@ -229,10 +232,10 @@ class Mutate(Section, title="mutate"):
 
 
 class Erase(Section, title="erase"):
-    """Deletes all matching rows, now and later, see *erase* in docs/explanation/requests.md."""
+    """Takes each record as a request to delete all rows that match it, now and later."""
 
     match: SqlByColumn = Field(examples=["{alias_id: alias_id}"])
-    """The rows to change: table column to SQL over the request; all must be equal."""
+    """The rows to delete: table column to SQL over the request; all must be equal."""
     lift_when: Sql | None = Field(default=None, examples=["\"op = 'lift'\""])
     """SQL over the request: where it is true an earlier erasure ends, for a person who comes back. Default: an erasure stays
     active for ever."""
@@ -247,7 +250,7 @@ class Erase(Section, title="erase"):
 
 
 class Maintain(Section, title="maintain"):
-    """Maintains the table's files; no row is changed."""
+    """Compacts the table's files, deletes old ones, or both; no row is changed."""
 
     optimize: Annotated[bool, Flag()] = Field(default=False, examples=["true"])
     """Compact small files, whenever rows were added or changed since the last time."""
@@ -278,7 +281,7 @@ class TurnLimit(Section, title="turn_limit"):
 
 
 class StreamSpec(Section, title="streams.NAME"):
-    """A job: a source, a table, its kind, and its schedule. A maintain stream has no source and no checkpoint."""
+    """A stream: a job that writes to one table in turns. With `maintain` it has no source and no checkpoint."""
 
     name: str = Field(default="", exclude=True)
     table: Annotated[str, TABLE_NAME] = Field(examples=["engagement"])
@@ -293,7 +296,7 @@ class StreamSpec(Section, title="streams.NAME"):
     """The strict predecessors: the last completed turn on the lock must belong to one of these streams."""
     absent_after_ms: Milliseconds = Field(default=7_200_000, examples=["2h"])
     """The time without a live run after which a stream named in `after` no longer blocks this stream."""
-    priority: WholeNumber = Field(default=0, examples=["5"])
+    priority: Annotated[int, PRIORITY] = Field(default=0, examples=["5"])
     """Of the streams whose order rule lets them in, the highest priority goes first; waiting raises it, see `aging`."""
     aging_ms: Milliseconds = Field(default=AGING_MS, examples=["5m"])
     """The waiting time that raises the priority by one, so that no stream waits for ever."""
@@ -310,7 +313,7 @@ class StreamSpec(Section, title="streams.NAME"):
     max_rows_per_batch: WholeNumber = Field(default=1_000_000, examples=["1000000"])
     """The maximum number of rows in a micro-batch; a file is read whole."""
     turn_limit: TurnLimit = Field(default_factory=TurnLimit, examples=["{batches: 10}"])
-    """The maximum length of a turn. Default: {batches: 10}."""
+    """The maximum length of a turn."""
     on_bad_record: Annotated[OnBadRecord, Choice(OnBadRecord)] = Field(default="fail", examples=["dead_letter"])
     """The treatment of a record that cannot be read or does not fit."""
     on_new_column: Annotated[OnNewColumn, Choice(OnNewColumn)] = Field(default="ignore", examples=["add"])
@@ -348,7 +351,7 @@ class StreamSpec(Section, title="streams.NAME"):
         if "source" not in written and "maintain" not in written:
             written.refuse("source", "missing", "where its records come from: files or kafka")
         if self.maintain is not None:
-            written.refuse_all(_OF_RECORDS, "a stream that maintains has no source")
+            written.refuse_all(*OF_RECORDS, what="a stream that maintains has no source")
         elif self.source is not None:
             _check_source(self.source, written.below("source"))
 
@@ -360,7 +363,7 @@ class StreamSpec(Section, title="streams.NAME"):
         return self.model_copy(update=found)
 
 
-_OF_RECORDS: Final = (
+OF_RECORDS: Final = (
     "source",
     "max_rows_per_batch",
     "turn_limit",
@@ -380,9 +383,9 @@ def _check_source(source: Source, written: Written) -> None:
     if is_kafka and "servers" not in written:
         written.refuse("servers", "missing", "host:port of the brokers")
     if is_kafka:
-        written.refuse_all(("format",), "not a key of kafka")
+        written.refuse_all("format", what="not a key of kafka")
     elif is_files:
-        written.refuse_all(("servers", "value"), "not a key of files")
+        written.refuse_all("servers", "value", what="not a key of files")
     if isinstance(source, KafkaSource) or source.format == "json":
         if "schema" not in written:
             of = "Kafka records" if is_kafka else "JSON files"

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler
+from pydantic import Field
 
 from lakegate.config.places import DatabaseUrl, LocalPath
 from lakegate.config.sections import FromSection, Section, Written
 from lakegate.config.streams import TABLE_NAME, ColumnNames, Servers, Topics
-from lakegate.config.value_types import Choice, Milliseconds, Text, TextMap, WholeNumber
-from lakegate.config.yaml_nodes import shown_key
+from lakegate.config.value_types import Choice, Milliseconds, Reader, Text, TextMap, WholeNumber
+from lakegate.config.yaml_nodes import Node, shown_key
 from lakegate.syncs.plan.apply_protocol import Mode, OnViolation
 from lakegate.syncs.plan.values import UNAVAILABLE, BytesAs
 
@@ -87,7 +87,7 @@ SyncSource = ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | Ta
 
 
 class SyncFrom(Section, title="from"):
-    """The source of a sync, as it is written, unless it is a table of the file."""
+    """The files or Kafka topics whose changes a sync applies; instead, a table of this file may be named."""
 
     files: LocalPath | None = Field(default=None, examples=['"changes/*.jsonl"'])
     """Files of changes: a folder, a file or a glob. They are merged by the changes' positions in the source, whatever their
@@ -130,12 +130,14 @@ class SyncFrom(Section, title="from"):
             if self.format in ("json", "parquet"):
                 written.refuse("format", "topics are read in Debezium's format", "debezium")
         elif is_files and not is_kafka:
-            written.refuse_all(("servers", "options"), "it belongs to kafka", unwanted)
+            written.refuse_all("servers", "options", what="it belongs to kafka", expected=unwanted)
         if is_kafka or self.format == "debezium":
-            written.refuse_all(("transaction",), "envelopes say their transaction themselves", unwanted)
+            what = "envelopes say their transaction themselves"
+            written.refuse_all("transaction", what=what, expected=unwanted)
         else:
-            written.refuse_all(("transactions",), "only Debezium has transaction metadata apart", unwanted)
-            written.refuse_all(("bytes", "placeholder"), "only Debezium's envelopes need it", unwanted)
+            what = "only Debezium has transaction metadata apart"
+            written.refuse_all("transactions", what=what, expected=unwanted)
+            written.refuse_all("bytes", "placeholder", what="only Debezium's envelopes need it", expected=unwanted)
         placeholder = self.placeholder or ""
         if placeholder.startswith("hex:") and not re.fullmatch(r"hex:([0-9a-fA-F]{2})+", placeholder):
             written.refuse("placeholder", "not hex", "pairs of hex digits behind `hex:`")
@@ -165,13 +167,13 @@ class SyncFrom(Section, title="from"):
 class _SectionOrTable(FromSection):
     """The data of a section; or a table of the file, by its name."""
 
-    def validate(self, given: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        found = FromSection.validate(self, given, inner, info)
+    def read(self, node: Node, reader: Reader) -> Any:
+        found = FromSection.read(self, node, reader)
         return TableSource(table=found, start="snapshot") if isinstance(found, str) else found
 
 
 class StartVersion(Section, title="start"):
-    """The start of a sync at a version of its table."""
+    """Starts a sync at a version of its table, without a snapshot."""
 
     version: WholeNumber = Field(examples=["17"])
     """The first version of the table whose changes are applied."""
@@ -188,6 +190,7 @@ class SyncSpec(Section, title="sync.NAME"):
         serialization_alias="from", examples=['{files: "changes/*.jsonl"}']
     )
     """Where changes come from: `{files: …}`, `{kafka: …}`, or a table of this file by its name: its change data feed."""
+    # As written; the product reads `source.start`.
     start: Annotated[_Begin | int | None, FromSection(StartVersion, Choice(_Begin))] = Field(
         default=None, examples=["snapshot"]
     )
@@ -239,12 +242,13 @@ class SyncSpec(Section, title="sync.NAME"):
         unwanted = "it to be left out"
         match self.source:
             case TableSource():
-                written.refuse_all(("tables",), "the source is one table: its target is named by `table`", unwanted)
+                what = "the source is one table: its target is named by `table`"
+                written.refuse_all("tables", what=what, expected=unwanted)
             case ChangeFilesSource() | EnvelopeFilesSource() | EnvelopeTopicsSource():
-                written.refuse_all(("start",), "only a table has a snapshot and versions", unwanted)
+                written.refuse_all("start", what="only a table has a snapshot and versions", expected=unwanted)
         if isinstance(self.source, EnvelopeFilesSource | EnvelopeTopicsSource):
             what = "envelopes say their table: name its target under `tables`"
-            written.refuse_all(("table",), what, unwanted)
+            written.refuse_all("table", what=what, expected=unwanted)
         if "table" in written and "tables" in written:
             written.refuse("", "table and tables together", "one of them", at="table")
 

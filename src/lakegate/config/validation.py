@@ -1,18 +1,21 @@
 """Rules between several sections of a pipeline; each rule records a fault or a note, none raises.
 
 The rules between the keys of one section stand with its keys. A section or a value that could not be read is None here.
+A fault lists only what can be a name: what was refused as one may hold a secret, as in `{password:abc}` without a blank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lakegate.config.model import Pipeline, TableSpec
 from lakegate.config.sections import Written
 from lakegate.config.streams import FilesSource, StreamSpec
 from lakegate.config.syncs import SyncSpec, TableSource
-from lakegate.config.yaml_nodes import joined, shown_key, suggestion
+from lakegate.config.value_types import NAME_PATTERN
+from lakegate.config.yaml_nodes import joined, shown_key, shown_path, suggestion
 from lakegate.turns.protocol.ordering import After, NoRule, OrderRule, lint
 
 
@@ -33,8 +36,12 @@ def check(pipeline: Pipeline, written: Written) -> None:
             written.below("sync").refuse(name, what, expected)
         if sync is not None and isinstance(sync.source, TableSource) and sync.source.table not in tables:
             what = f"there is no table {shown_key(sync.source.table)}"
-            written.below("sync", name).refuse("from", what, f"one under tables: {', '.join(tables) or 'none'}")
+            written.below("sync", name).refuse("from", what, f"one under tables: {', '.join(_names(tables)) or 'none'}")
     _check_order(streams, tables, written)
+
+
+def _names(written: Iterable[str]) -> list[str]:
+    return [name for name in written if re.fullmatch(NAME_PATTERN, name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ def _check_places(places: list[_Place]) -> None:
     for one in places:
         first = taken.setdefault(one.place, one.path)
         if first != one.path:
-            one.section.refuse(one.key, f"the same place as {first}", "a place of its own")
+            one.section.refuse(one.key, f"the same place as {shown_path(first)}", "a place of its own")
 
 
 def _check_inside(stream: StreamSpec, places: list[_Place], written: Written) -> None:
@@ -87,7 +94,7 @@ def _check_inside(stream: StreamSpec, places: list[_Place], written: Written) ->
         below = one.place[len(inside) :] if f"{one.place}/".startswith(inside) else None
         # Spark reads nothing below a hidden folder.
         if below is not None and not any(part.startswith(("_", ".")) for part in below.split("/")):
-            what = f"the source's folder holds what {one.path} names"
+            what = f"the source's folder holds what {shown_path(one.path)} names"
             written.below("source").refuse("files", what, "a folder of its own")
             return
 
@@ -95,8 +102,9 @@ def _check_inside(stream: StreamSpec, places: list[_Place], written: Written) ->
 def _check_stream(stream: StreamSpec, tables: Mapping[str, TableSpec | None], written: Written, file: Written) -> None:
     name: str | None = stream.table
     if name is not None and name not in tables:
-        what = f"there is no table {shown_key(name)}{suggestion(name, tables)}"
-        written.refuse("table", what, f"one of {', '.join(tables)}" if tables else "a table under tables:")
+        names = _names(tables)
+        what = f"there is no table {shown_key(name)}{suggestion(name, names)}"
+        written.refuse("table", what, f"one of {', '.join(names)}" if names else "a table under tables:")
     table = tables.get(name or "")
     if table is None or stream.maintain is None or not stream.maintain.zorder_by:
         return
@@ -116,13 +124,13 @@ def _check_order(
     by_lock: dict[str, dict[str, StreamSpec]] = {}
     elsewhere: dict[str, OrderRule] = {}
     for name, stream in streams.items():
-        if stream is None or stream.table not in tables:
+        if stream is None or stream.table not in tables or not _names([name]):
             elsewhere[name] = NoRule()
         else:
             table = tables[stream.table]
             by_lock.setdefault(stream.table if table is None else table.lock, {})[name] = stream
     for lock, own in by_lock.items():
-        # A stream whose table is wrong may belong to this lock: its name is not reported as unknown, too.
+        # A stream whose table or name is wrong may belong to this lock: its name is not reported as unknown, too.
         rules = {**{name: stream.order for name, stream in own.items()}, **elsewhere}
         for finding in lint(rules, {name: stream.every_ms for name, stream in own.items()}):
             if finding.severity == "warning":

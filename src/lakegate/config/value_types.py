@@ -52,7 +52,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Default:
-    """The default of a key that is not written."""
+    """The default of a key that is not written, in the place of its node: so the value type writes and records it."""
 
     value: object
     mark: Mark
@@ -228,26 +228,30 @@ LOCK_NAME: Final = name_type("a lock's name", LOCK_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class Count(ValueType[int]):
-    """A whole number from 1."""
+    """A whole number, from 1 unless 0 means something."""
 
-    word = "whole number"
+    minimum: int = 1
+
+    @property
+    def word(self) -> str:
+        return f"whole number from {self.minimum}"
 
     def read(self, node: Node, reader: Reader) -> int | None:
-        expected = f"a whole number from 1 to {COUNT_MAX}, without quotes"
+        expected = f"a whole number from {self.minimum} to {COUNT_MAX}, without quotes"
         scalar = scalar_of(node, reader, expected)
         if scalar is None:
             return None
         is_number = scalar.is_plain or scalar.written is not None
         if is_number and re.fullmatch(r"[0-9][0-9_]{0,15}", scalar.text):
             value = int(scalar.text.replace("_", ""))
-            if 1 <= value <= COUNT_MAX:
+            if self.minimum <= value <= COUNT_MAX:
                 reader.record(scalar, str(value))
                 return value
         reader.fault(node, f"{shown(scalar)} is not a count", expected)
         return None
 
     def schema(self, of_field: JsonSchema) -> JsonSchema:
-        return or_reference({**of_field, "minimum": 1, "maximum": COUNT_MAX})
+        return or_reference({**of_field, "minimum": self.minimum, "maximum": COUNT_MAX})
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +322,8 @@ class Duration(ValueType[int]):
 
 Milliseconds = Annotated[int, Duration()]
 WholeNumber = Annotated[int, Count()]
+PRIORITY: Final = Count(minimum=0)
+"""0 is the default, so it can be written, too."""
 
 
 @dataclass(frozen=True, slots=True)

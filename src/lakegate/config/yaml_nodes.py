@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
@@ -104,7 +104,8 @@ class Faults:
         """Records a fault at `mark` about its key, or about the key with the path `about` (empty for the whole document)."""
         key = mark.key if about is None else about
         named = f"{shown_path(key)}: {what}" if key and mark.where != key else what
-        self.found.append((mark.line, Fault(where=mark.where, what=named, expected=expected)))
+        where = shown_path(mark.where) if mark.where == mark.key else mark.where
+        self.found.append((mark.line, Fault(where=where, what=named, expected=expected)))
 
     def in_order(self) -> tuple[Fault, ...]:
         """Returns all faults by line, without repetitions."""
@@ -345,19 +346,3 @@ def _checked(node: Scalar | Broken, faults: Faults) -> Scalar | Broken:
         faults.add(node.mark, "a control character", "printable text")
         return Broken(mark=node.mark)
     return node
-
-
-def replaced(tree: Node, path: Sequence[str], node: Scalar) -> Node:
-    """Returns `tree` with `node` at `path`; missing mappings on the way are created."""
-    if not path:
-        return node
-    name, *rest = path
-    entries: dict[str, Node] = {}
-    marks: dict[str, Mark] = {}
-    if isinstance(tree, Entries):
-        entries, marks = dict(tree.entries), dict(tree.key_marks)
-    mark = replace(node.mark, key=joined(tree.mark.key, name))
-    below = entries.get(name, Entries(entries={}, key_marks={}, mark=mark))
-    entries[name] = replaced(below, rest, node)
-    marks.setdefault(name, mark)
-    return Entries(entries=entries, key_marks=marks, mark=tree.mark)

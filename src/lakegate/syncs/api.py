@@ -61,6 +61,7 @@ class SyncKeys(TypedDict, total=False):
     ddl: str
     foreign_key_actions: str
     patience: str
+    source_dsn: str
 
 
 def sync(
