@@ -714,6 +714,7 @@ def test_a_sync_takes_envelopes_and_tables() -> None:
     )
     assert source("lake") == TableSource(table="lake", start="snapshot")
     assert source("lake, start: latest") == TableSource(table="lake", start="latest")
+    assert source("lake, start: {version: 0}") == TableSource(table="lake", start=0)
     assert source("lake, start: {version: 7}, key: [id], on_schema_change: ignore") == TableSource(
         table="lake", start=7
     )

@@ -16,7 +16,7 @@ from pydantic import Field
 from lakegate.config.places import DatabaseUrl, LocalPath
 from lakegate.config.sections import FromSection, Section, Written
 from lakegate.config.streams import TABLE_NAME, ColumnNames, Servers, Topics
-from lakegate.config.value_types import Choice, Milliseconds, Reader, Text, TextMap, WholeNumber
+from lakegate.config.value_types import Choice, Count, Milliseconds, Reader, Text, TextMap, WholeNumber
 from lakegate.config.yaml_nodes import Node, shown_key
 from lakegate.syncs.plan.apply_protocol import Mode, OnViolation
 from lakegate.syncs.plan.values import UNAVAILABLE, BytesAs
@@ -175,7 +175,7 @@ class _SectionOrTable(FromSection):
 class StartVersion(Section, title="start"):
     """Starts a sync at a version of its table, without a snapshot."""
 
-    version: WholeNumber = Field(examples=["17"])
+    version: Annotated[int, Count(minimum=0)] = Field(examples=["17"])
     """The first version of the table whose changes are applied."""
 
     def made(self, written: Written) -> int:
@@ -256,5 +256,5 @@ class SyncSpec(Section, title="sync.NAME"):
         source = self.source
         if isinstance(source, TableSource):
             written.default("start", "snapshot")
-            source = replace(source, start=self.start or "snapshot")
+            source = replace(source, start="snapshot" if self.start is None else self.start)
         return self.model_copy(update={"name": written.name, "source": source})
