@@ -229,6 +229,7 @@ def test_a_stream_waits_for_one_of_its_run_that_is_not_alive_yet(spark: SparkSes
     assert list(map(tuple, rows)) == [(0, "q")]
 
 
+@pytest.mark.slow
 @pytest.mark.zookeeper
 def test_a_table_that_takes_its_turns_elsewhere_is_refused_until_they_have_moved(
     spark: SparkSession, node: ZookeeperNode, tmp_path: Path
@@ -259,6 +260,7 @@ def test_a_table_that_takes_its_turns_elsewhere_is_refused_until_they_have_moved
     assert epochs == [1024, 1024 + 1024]
 
 
+@pytest.mark.slow
 def test_a_deleted_checkpoint_is_refused_until_it_is_meant(spark: SparkSession, tmp_path: Path) -> None:
     """Then the source comes again; nothing is skipped in silence."""
     import shutil

@@ -90,6 +90,7 @@ def test_a_program_that_cannot_be_run_is_said(tmp_path: Path) -> None:
     assert (code, "no command was given" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_without_the_turn_nothing_is_run(tmp_path: Path) -> None:
     """The exit status is that of a turn that was not granted."""
     first = turn(tmp_path, "A", "sh", "-c", "touch started; sleep 60")

@@ -56,6 +56,7 @@ def handles(place: DynamodbPlace) -> Iterator[Callable[..., DynamodbTurnStore]]:
         store.close()
 
 
+@pytest.mark.slow
 class TestDynamodb(TurnStoreConformance):
     """The whole suite, each test in a table of its own."""
 
@@ -259,6 +260,7 @@ def test_a_reader_without_write_permission_marks_no_run_as_dead(
     assert reader.live_sessions(LOCK).jobs == frozenset()
 
 
+@pytest.mark.slow
 def test_a_second_run_waits_for_a_heartbeat_or_for_the_lease(
     handles: Callable[..., DynamodbTurnStore], place: DynamodbPlace
 ) -> None:

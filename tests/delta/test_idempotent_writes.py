@@ -302,6 +302,7 @@ def test_an_append_is_delta_s_own(session: SparkSession, log: DeltaTableLog, tmp
     assert info["operationMetrics"]["numOutputRows"] == "1"
 
 
+@pytest.mark.slow
 def test_an_append_of_rows_chosen_by_reading_the_table_sees_other_writers(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path
 ) -> None:

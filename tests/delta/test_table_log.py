@@ -559,6 +559,7 @@ def test_a_prepared_write_is_spared_the_look_at_its_token(
         assert log.head(table) == 2 * round_ + 3
 
 
+@pytest.mark.slow
 def test_the_size_of_a_table_after_our_commit_needs_no_spark_job(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:

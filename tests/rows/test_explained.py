@@ -472,6 +472,7 @@ CALLS: dict[str, tuple[Callable[[Tables], Explanation], Reads, tuple[str, ...]]]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_is_classified_by_its_plan(tables: Tables, name: str) -> None:
     """As with SQL."""

@@ -250,6 +250,7 @@ LONG_CHAINS = tuple(CHAINS)[::2]
 """Those that only the long tests follow."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.matrix] if name in LONG_CHAINS else []) for name in CHAINS]
 )
@@ -317,6 +318,7 @@ def test_a_file_whose_partition_is_null_is_read_again_as_it_was(
     assert Counter(map(tuple, found)) == Counter([(1, None), (20, None), (40, 1)])
 
 
+@pytest.mark.slow
 def test_an_optimize_is_one_commit_though_it_was_to_be_several(lake: Lake, session: SparkSession) -> None:
     """In batches it would lose to itself: the second one would be kept, and those after it would not be made."""
     kind = KINDS["partitioned"]
@@ -352,6 +354,7 @@ def test_an_optimize_that_ends_first_does_not_divide_another_of_its_session(sess
     assert (seen, session.conf.get(BATCH_CONF, None)) == ([WHOLE], None)
 
 
+@pytest.mark.slow
 def test_an_optimize_of_a_clustered_table_leaves_out_rows_that_were_deleted(lake: Lake) -> None:
     """Equal rows are one another's where they have no ids: what it copied is marked, and it is not executed again."""
     kind, delete = KINDS["clustered"], FORMS["DELETE"]

@@ -67,6 +67,7 @@ def one_by_one(session: SparkSession, path: Path, texts: Sequence[str]) -> None:
 # -------------------------------------------------------------------------------------------------------- the table's line
 
 
+@pytest.mark.slow
 def test_others_wait_for_a_put_and_not_for_a_rebase(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

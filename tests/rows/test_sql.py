@@ -226,6 +226,7 @@ TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioned", ["", "PARTITIONED BY (c)"])
 def test_a_text_on_padded_columns_is_executed_again_as_sql(
     session: SparkSession, tmp_path: Path, partitioned: str

@@ -161,6 +161,7 @@ def test_vacuum_deletes_what_the_table_has_not_had_for_so_long(session: SparkSes
     assert ids(session, b.target) == list(range(30))
 
 
+@pytest.mark.slow
 def test_files_are_not_deleted_sooner_than_the_table_says(session: SparkSession, tmp_path: Path) -> None:
     """Refused before anything is done, unless the user has switched Delta's own check off; so is a column that is not there."""
     b = bench(session, tmp_path, Maintain(optimize=True, zorder_by=("nobody",), vacuum_older_than_ms=DAY_MS))
