@@ -134,15 +134,15 @@ class Publisher(Shared):
 
     def _rebased(self, staged: Staged, protocol: Steps[RebasedAhead | None], meets: Meets) -> Staged:
         transaction = Transaction(self, staged.dml, staged.statement_id, staged.base, takes_lock=False, meets=meets)
-        followed = drive(protocol, transaction.answer)
-        if followed is None:
+        rebased = drive(protocol, transaction.answer)
+        if rebased is None:
             return staged
         return replace(
             staged,
-            commit=followed.commit,
+            commit=rebased.commit,
             since=staged.commit.version if staged.since is None else staged.since,
-            level=max(staged.level, followed.level),
-            reasons=staged.reasons if followed.reason is None else (*staged.reasons, followed.reason),
+            level=max(staged.level, rebased.level),
+            reasons=staged.reasons if rebased.reason is None else (*staged.reasons, rebased.reason),
             passed={**staged.passed, **transaction.commits.known},
             speculation=None,
         )
@@ -159,7 +159,7 @@ class Publisher(Shared):
         return self.reported(staged.dml, self.put(staged, token, meets))
 
     def put(self, staged: Staged, token: WriteToken | None = None, meets: Meets = unknown) -> Result:
-        """Does what `finish` does, without a report to the callbacks."""
+        """Commits a staged statement as `finish` does; the caller reports the result, and translates errors of storage."""
         if staged.speculation is not None:
             staged = self._rebased(staged, adopt(staged.commit, staged.speculation), meets)
         transaction = Transaction(
