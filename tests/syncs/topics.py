@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lakegate.syncs.sources.debezium import Message
+from lakegate.syncs.sources.debezium_logs import Message
 
 
 class Topics:

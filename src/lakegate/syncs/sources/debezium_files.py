@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lakegate.errors import CheckpointMismatch
-from lakegate.syncs.sources.debezium import Message
+from lakegate.syncs.sources.debezium_logs import Message
 from lakegate.syncs.sources.files import at, paths_of, stat_of
 from lakegate.syncs.sources.lines import TooLong, lines
 from lakegate.syncs.sources.pieces import Mark, Pieces

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakegate.errors import CheckpointMismatch, Corrupt, InvalidRequest, MissingExtra, Unavailable
-from lakegate.syncs.sources.debezium import NEW_SNAPSHOT, Message
+from lakegate.syncs.sources.debezium_logs import NEW_SNAPSHOT, Message
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -20,7 +20,7 @@ from lakegate.syncs.plan.net_changes import Key, Net, NetRow, null_key
 from lakegate.syncs.plan.table_schema import TableSchema, keyed, parents_first
 from lakegate.syncs.ports import DefinitionChanged
 from lakegate.syncs.targets.apply_sql import Writing
-from lakegate.syncs.targets.bulk_staging import Part
+from lakegate.syncs.targets.bulk_staging import SPREAD_ROWS, Part
 from lakegate.syncs.targets.compare import SqlComparison
 from lakegate.syncs.targets.connections import Connections, ViolatedError
 from lakegate.syncs.targets.control_tables import CONTROL_TABLES, LATER_COLUMNS, Control, Stream
@@ -35,8 +35,6 @@ ABSENT = (
 )
 FIND_MAX = 200
 """The maximum number of values that one query looks up."""
-SPREAD_ROWS = 100_000
-"""From this number of rows on, many processes stage them; fewer rows are staged by this process."""
 
 
 class SqlTarget:
@@ -400,8 +398,6 @@ class SqlTarget:
 
     def close(self) -> None:
         self._connections.close()
-
-    # The methods below are private to this module.
 
     def _find(
         self, table: TableSchema, columns: Sequence[str], values: Sequence[tuple[int, Key]], wanted: Sequence[str]
