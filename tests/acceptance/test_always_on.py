@@ -162,7 +162,7 @@ def test_a_turn_that_is_lost_ends_the_query(lake: AlwaysOn) -> None:
     assert lake.ids() == list(range(10))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_query_that_waits_for_its_turn_can_be_stopped_and_gives_up_in_time(lake: AlwaysOn) -> None:
     """Neither leaves a ticket behind; the batch was not written, and comes again."""
     other, job = lake.job("Other"), lake.job("Own", lock_timeout="2s")

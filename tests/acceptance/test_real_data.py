@@ -32,7 +32,7 @@ from tests.acceptance.engagement import (
 PREFIX = 5_000
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "counts"),

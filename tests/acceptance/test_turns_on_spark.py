@@ -276,7 +276,7 @@ def test_a_deleted_checkpoint_is_refused_until_it_is_meant(spark: SparkSession, 
     assert ids(spark, tmp_path) == sorted([*range(10), *range(10)])
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_writers_without_turns_in_the_middle_harm_no_stream(spark: SparkSession, tmp_path: Path) -> None:
     """OPTIMIZE and DELETE by hand, time and again while all three kinds work: every statement gets through in the end."""
     make_folders(tmp_path)
@@ -500,7 +500,9 @@ print("closed", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ended_by", "expected"), [("Spark", ""), ("the code", "ValueError")])
+@pytest.mark.parametrize(
+    ("ended_by", "expected"), [("Spark", ""), pytest.param("the code", "ValueError", marks=pytest.mark.matrix)]
+)
 def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, expected: str, tmp_path: Path) -> None:
     """Killed by the kernel, or out of memory: the Python process that is left has nothing that could commit."""
     process = subprocess.Popen(

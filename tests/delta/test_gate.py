@@ -546,7 +546,7 @@ def test_a_driver_that_was_killed_with_a_reservation_blocks_no_writer(
     assert 20 in ids(session, table)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_silent_driver_of_another_machine_blocks_no_writer_for_long(
     session: SparkSession, table: TableLocation
 ) -> None:

@@ -69,7 +69,7 @@ def own(session: SparkSession, tmp_path: Path) -> Iterator[Own]:
     made.job.close()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_our_statements_in_the_session_outside_are_exactly_once(own: Own) -> None:
     """MERGE, SQL and an UPDATE, each in a step, in sessions that know nothing of the turn; the function dies three times."""
     spark, name = own.spark, f"delta.`{own.table}`"

@@ -57,6 +57,7 @@ def spread(session: SparkSession, table: TableLocation, files: int, rows: int = 
     frame.write.format("delta").mode("append").save(table)
 
 
+@pytest.mark.matrix
 def test_files_of_more_than_a_checksum_lists_are_found_without_a_job(
     session: SparkSession, tmp_path: Path, jobs: Jobs
 ) -> None:

@@ -115,7 +115,7 @@ def test_others_wait_for_a_put_and_not_for_a_rebase(
 # -------------------------------------------------------------------------------------------------------- the table reserved
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.also_without_caches
 def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: SparkSession, tmp_path: Path) -> None:
     """Whenever it is executed a row comes in that it concerns: the third time it is not overtaken, and an append waits."""
@@ -356,7 +356,7 @@ LONG = ("it follows changes of its own rows",)
 """What pairs of statements that widen nothing show as well."""
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.matrix] if name in LONG else []) for name in EVOLVING]
 )

@@ -114,7 +114,7 @@ def test_a_scratch_log_is_recognized_from_memory(session: SparkSession, tmp_path
     assert jvm.delta_log(str(folder)).unsafeVolatileSnapshot().version() == -1
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_small_files_are_read_once(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not again for the next statement, and none that was written here."""
     table, read = make_table(session, tmp_path / "t", enableDeletionVectors="true"), list[str]()
@@ -239,7 +239,7 @@ def test_a_merge_whose_rows_were_changed_is_executed_again_where_they_are(
     assert found == {0: "am", 3: "other", 4: "a", 5: "other"}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_merge_that_adds_a_column_is_not_divided(session: SparkSession, tmp_path: Path) -> None:
     """By the session's setting, of which its clauses say nothing: its commit defines the table, and is computed as a whole."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")

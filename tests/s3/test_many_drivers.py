@@ -115,7 +115,7 @@ def stored(s3: Any, table: str) -> dict[int, str]:
 @pytest.mark.spark
 @pytest.mark.jdk
 @pytest.mark.every_case
-@pytest.mark.parametrize("store", ["conditional", "dynamodb"])
+@pytest.mark.parametrize("store", ["conditional", pytest.param("dynamodb", marks=pytest.mark.matrix)])
 def test_nothing_that_was_acknowledged_is_lost(aws: AwsServer, s3: Any, drivers: list[Driver], store: str) -> None:
     """3 drivers with 50 commits each: 150 versions without a gap, each put once, holding what its driver put there."""
     aws.fail(SLOW_PUTS)

@@ -23,7 +23,7 @@ def keys(s3: Any, table: str, folder: str = "") -> set[str]:
     return {found["Key"] for page in pages for found in page.get("Contents", ())}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_governed_table_takes_commits_in_turns_alone_and_vacuum_is_one(aws: AwsServer, s3: Any, asked: Asked) -> None:
     """Outside of its turn nothing is committed and no file deleted; in its turn all of it is done; and the policy allows it."""
     asked.ask("make", "s3a://lake/governed")

@@ -116,6 +116,7 @@ def test_retention_loses_nothing_that_was_read(kafka_servers: str) -> None:
     source.close()
 
 
+@pytest.mark.matrix
 @pytest.mark.kafka
 def test_what_cannot_be_read_is_named(kafka_servers: str, tmp_path: Path) -> None:
     """A bad message by topic, partition and offset; messages that were deleted before they were read; no broker."""
@@ -151,6 +152,7 @@ def test_what_cannot_be_read_is_named(kafka_servers: str, tmp_path: Path) -> Non
         wrong.close()
 
 
+@pytest.mark.matrix
 @pytest.mark.kafka
 def test_a_recreated_topic_or_a_trimmed_partition_is_reported(kafka_servers: str) -> None:
     """Its offsets mean other messages, though there are as many; of a partition that was added, what it lost was never read."""

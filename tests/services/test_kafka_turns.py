@@ -138,6 +138,7 @@ def test_three_topics_at_their_own_pace_with_a_give_up_and_a_new_partition(
     ]
 
 
+@pytest.mark.matrix
 def test_records_deleted_unread_by_retention_stop_the_stream_until_the_loss_is_accepted(
     spark: SparkSession, kafka_servers: str, tmp_path: Path
 ) -> None:

@@ -155,7 +155,7 @@ def test_partition_folders_give_a_column_and_lose_no_file_next_to_them(lake: Lak
     }
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
     """A column, and a field of a struct, of any file: with `add` in the table; with `ignore`, or a stated schema, reported."""
     add = {"name": "Add", "source": lg.files(f"{lake.root}/in"), "on_new_column": "add"}
@@ -263,7 +263,7 @@ def test_a_listing_of_another_file_system_is_that_of_the_disk(lake: Lake, mounte
     assert list(listed(lake.session, f"{mounted}/in/a").files) == [f"{mounted}/in/a"]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_files_on_another_file_system_are_compared_as_well(lake: Lake, mounted: str) -> None:
     """Source, checkpoint or both: what Spark passes over is named in the run and in `verify`; what it reads again is refused."""
     places = {"Source": (mounted, str(lake.root)), "Checkpoint": (str(lake.root), mounted), "Both": (mounted, mounted)}
@@ -475,7 +475,7 @@ def test_what_a_line_of_json_holds_is_read_or_refused_or_named(lake: Lake) -> No
     assert named == ["ID", "city", "list.l", "n.y"]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_files_of_json_that_are_not_lines_are_read_record_by_record(lake: Lake) -> None:
     """With `multiLine` Spark reads the first value of a file and drops the others; a file that cannot be decoded is named."""
     lake.put("many/1.parquet").unlink()

@@ -94,7 +94,7 @@ def test_each_rule_of_a_table_sets_one_record_aside(session: SparkSession, tmp_p
     assert (result.rows_written, result.dead_letters) == (2, len(wanted))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_record_that_lacks_columns_is_tested_as_it_is_written(session: SparkSession, tmp_path: Path) -> None:
     """A CHECK on generated columns, defaults and columns without a value, as Delta fills them."""
     checks = {"even": "twice > 2", "sized": "size = 1", "unsaid": "v IS NULL OR v > 0"}
@@ -105,7 +105,7 @@ def test_a_record_that_lacks_columns_is_tested_as_it_is_written(session: SparkSe
     assert letters(b, "In") == {"file0#0": "violates the constraint even"}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_policy_that_stops_names_the_rule(session: SparkSession, tmp_path: Path) -> None:
     """The exit code is that of a wrong input, and the message has the rule, the place, and no value."""
     mut = mutate(match={"id": "id"}, set_={"v": "v"}, applies_to="arrived")

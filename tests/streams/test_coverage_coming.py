@@ -126,6 +126,7 @@ def test_a_commit_that_was_rebased_onto_ahead_is_adopted_when_it_is_put(b: Bench
     assert persons(b) == {"1": "p", "2": "q", "3": "c", "8": "q", "9": "p"}
 
 
+@pytest.mark.matrix
 def test_requests_rebase_only_onto_appends_whose_turns_come_before(b: Bench, done: list[str]) -> None:
     """A later one is no concern of the requests, until it stands in the log."""
     waiting = Waiting(b, "a>p", rows=("9:a",))
@@ -160,6 +161,7 @@ def test_an_append_that_requests_rebased_onto_may_not_come(b: Bench, session: Sp
     assert pending.adds(b.target) == ({} if instead in ("also", "changed") else pending.adds(b.target, BEFORE))
 
 
+@pytest.mark.matrix
 def test_an_append_is_withdrawn_when_its_turn_has_ended(b: Bench, session: SparkSession) -> None:
     """For each way in which a turn may end."""
     waiting = Waiting(b, "a>p", rows=("9:a",))
@@ -301,6 +303,7 @@ def test_erasures_that_were_treated_as_active_may_not_come(b: Bench, done: list[
     assert persons(b) == {"1": "p", "3": "c"} | ({} if instead in ("another", "also") else {"2": "q"})
 
 
+@pytest.mark.matrix
 def test_written_erasures_are_withdrawn_when_they_are_stored(b: Bench, session: SparkSession) -> None:
     """And when something else is written in their place."""
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)

@@ -102,6 +102,7 @@ def test_a_function_is_computed_before_its_turn_and_put_in_it(written: Written) 
     )
 
 
+@pytest.mark.matrix
 def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     """It rebases onto concurrent commits while it waits, and its turn has nothing left to execute."""
     written.run(written.merge)
@@ -195,6 +196,7 @@ def test_a_function_that_commits_something_else_is_refused(written: Written) -> 
     assert written.rows() == {1: "a", 2: "a", 3: "a"}
 
 
+@pytest.mark.matrix
 def test_a_function_is_called_again_where_another_table_of_its_job_has_changed(written: Written) -> None:
     """A rebase covers only the statement's own table, not rows read elsewhere, nor reads after which it wrote nothing."""
     side = make_table(written.spark, written.root / "side", "id BIGINT, said STRING")

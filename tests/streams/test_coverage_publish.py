@@ -61,6 +61,7 @@ def test_concurrent_appends_of_others_do_not_concern_a_computed_batch(session: S
     assert len(persons(b)) == 4
 
 
+@pytest.mark.matrix
 def test_a_request_that_became_active_meanwhile_is_met(session: SparkSession, tmp_path: Path) -> None:
     """The batch was computed without the request, so it is recomputed in its turn."""
     b = bench(session, tmp_path)
@@ -254,6 +255,7 @@ def test_requests_that_are_settled_while_they_are_read_are_not_missed(
     assert persons(b) == {"1": "p", "2": "p"}
 
 
+@pytest.mark.matrix
 def test_a_batch_that_others_changed_is_recomputed_when_they_are_idle(session: SparkSession, tmp_path: Path) -> None:
     """While the next turn is another's, files are not written for what that may change again; unless it takes its time."""
     b = bench(session, tmp_path)

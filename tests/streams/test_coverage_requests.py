@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 KEEPS_UP = pytest.mark.parametrize("keeps_up", [True, False], ids=["before its turn", "in its turn"])
 
 
+@pytest.mark.matrix
 @KEEPS_UP
 def test_requests_meet_what_came_after_they_were_computed(
     session: SparkSession, tmp_path: Path, *, keeps_up: bool

@@ -101,7 +101,7 @@ def test_kept_requests_and_dead_letters_of_the_person_go_too(session: SparkSessi
     assert b.states("TTL") == {"file0#0": "applied"}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_foreign_rows_of_an_erased_person_go_at_the_next_sweep(session: SparkSession, tmp_path: Path) -> None:
     """Rows that a writer without turns brings back make work for the erase stream, and are gone after it."""
     b = bench(session, tmp_path)

@@ -135,7 +135,7 @@ def test_optimize_follows_writers_that_take_no_turns(session: SparkSession, tmp_
     assert (said.user_metadata or {})["step"] == "optimize"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_vacuum_leaves_what_a_slow_statement_has_written(session: SparkSession, tmp_path: Path) -> None:
     """A statement that was computed before the maintenance, and is put after it, finds its files."""
     b = bench(session, tmp_path, Maintain(optimize=True, vacuum_older_than_ms=WEEK_MS))

@@ -138,7 +138,7 @@ def test_never_matched_request_dies_after_its_time(session: SparkSession, tmp_pa
     assert b.states("Mut") == {"file0#0": "applied"}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_standing_request_ends_after_its_time(session: SparkSession, tmp_path: Path) -> None:
     """`stand_for`: later rows meet the request until its time is over."""
     b = bench(session, tmp_path, stand_for_ms=DAY_MS)
@@ -150,7 +150,7 @@ def test_standing_request_ends_after_its_time(session: SparkSession, tmp_path: P
     assert persons(b) == {"1": "p", "2": "p", "3": "a"}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_rows_of_others_follow_at_the_next_sweep(session: SparkSession, tmp_path: Path) -> None:
     """Rows appended by a writer without turns meet the active requests when the stream sweeps; then the stream is idle."""
     b = bench(session, tmp_path)
@@ -175,7 +175,7 @@ def test_moved_keys_of_others_rows_only(session: SparkSession, tmp_path: Path) -
     assert not b.stream("Mut").has_sweep_work()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("step", ["apply", "settle"])
 def test_a_sweep_that_ended_between_its_steps_moves_no_row_twice(
     session: SparkSession, tmp_path: Path, step: str

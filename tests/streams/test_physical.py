@@ -125,7 +125,7 @@ def test_bytes_are_gone_from_every_file_in_time(session: SparkSession, tmp_path:
     assert ("4", "Q") in b.rows("id", "person")
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_crash_between_purge_and_vacuum_repeats_the_vacuum(session: SparkSession, tmp_path: Path) -> None:
     """The purge tells that it was done, and since when its files wait; the next turn goes on from there."""
     b = erased(session, tmp_path)
@@ -142,7 +142,7 @@ def test_a_crash_between_purge_and_vacuum_repeats_the_vacuum(session: SparkSessi
     assert left(b).files == 0
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_without_deletion_vectors_old_files_are_deleted_all_the_same(session: SparkSession, tmp_path: Path) -> None:
     """The erasure itself has rewritten them; nothing is left to purge."""
     b = erased(session, tmp_path, **{"delta.enableDeletionVectors": "false"})

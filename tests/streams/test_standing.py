@@ -43,7 +43,7 @@ def alter(b: Bench, sql: str) -> None:
     b.session.sql(f"ALTER TABLE delta.`{b.target}` {sql}")
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_requests_follow_their_columns(session: SparkSession, tmp_path: Path) -> None:
     """Widened, renamed to a name that needs quotes, and dropped: erasures and mutations go on, or everybody stops."""
     b = bench(session, tmp_path, "id INT, v STRING", *streams("id"))
@@ -72,7 +72,7 @@ def test_requests_follow_their_columns(session: SparkSession, tmp_path: Path) ->
     assert "stand for the column the person, which the table no longer has" in said
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_requests_follow_their_stream_to_a_new_name(session: SparkSession, tmp_path: Path) -> None:
     """It takes them over, once, wherever it dies; removed it stops the table's streams; two that could be it are none."""
     b = bench(session, tmp_path, "id STRING, v STRING", *streams("id"))

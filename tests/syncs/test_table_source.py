@@ -199,7 +199,7 @@ def test_resync_makes_the_target_equal_and_goes_on(lake: Lake) -> None:
     assert lake.rows() == [(7, "c")]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.postgres
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_a_large_commit_is_staged_by_the_executors(

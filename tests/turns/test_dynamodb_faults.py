@@ -74,7 +74,7 @@ def test_a_killed_holder_is_followed_after_its_lease_whatever_the_clocks_say(
     world.check()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_holder_that_was_stopped_past_its_lease_writes_nothing_when_it_goes_on(world: World) -> None:
     """Its first look at the clock says so; it is granted a later turn afterwards."""
     holder = world.start("holder", turns=1, lines=1000, pause_s=0.1)
@@ -136,7 +136,7 @@ def test_a_server_that_stands_still_costs_a_pause_or_a_turn_and_nothing_else(wor
     world.check()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_turns_go_on_while_answers_are_lost_and_requests_are_throttled(world: World, aws: AwsServer) -> None:
     """Each seventh change loses its answer, each eleventh request is throttled, and more: no turn is given twice."""
     faults = [
@@ -159,7 +159,7 @@ def test_turns_go_on_while_answers_are_lost_and_requests_are_throttled(world: Wo
     world.check_no_ghost()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_giving_up_while_the_network_breaks_leaves_no_ghost(world: World, network: Proxy) -> None:
     """The one that gave up lives on, and its network comes back: its ticket must not."""
     holder = world.start("holder", turns=1, lines=60, pause_s=0.05)
