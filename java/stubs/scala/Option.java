@@ -1,5 +1,7 @@
 package scala;
 
+import scala.collection.immutable.List;
+
 public abstract class Option<A> {
   public static <A> Option<A> empty() {
     throw new UnsupportedOperationException("stub");
@@ -14,4 +16,7 @@ public abstract class Option<A> {
   }
 
   public abstract A get();
+
+  public native boolean forall(Function1<A, Object> a);
+  public native List<A> toList();
 }

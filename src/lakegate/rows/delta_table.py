@@ -26,6 +26,7 @@ from lakegate.rows.merge_builder import (
     required,
 )
 from lakegate.rows.optimize_builder import DeltaOptimizeBuilder
+from lakegate.rows.quick import delete_plan, update_plan
 from lakegate.rows.result import Result
 from lakegate.rows.statement import Dml, location_of
 from lakegate.rows.thread_scope import run
@@ -458,18 +459,22 @@ class DeltaTable(stock.DeltaTable):
 
     def _deletion(self, condition: OptionalCondition) -> Dml:
         stocks: Any = super()
+        concerned = column_of(condition)
         return Dml(
             session=self._spark,
             table=self._location,
             operation=Operation.DELETE,
             execute=lambda: stocks.delete(condition),
+            plan=None if concerned is None else lambda jvm: delete_plan(jvm, self._jdt, concerned),
             execute_on=lambda path: opened_at(self._spark, path, self._name).delete(condition),
             alias=self._name,
-            condition=column_of(condition),
+            condition=concerned,
         )
 
     def _updating(self, condition: OptionalCondition, set: OptionalAssignments) -> Dml:
         stocks: Any = super()
+        concerned = column_of(condition)
+        assigned = {name: required(value) for name, value in (set or {}).items()}
 
         def update_at(path: str) -> object:
             table: Any = opened_at(self._spark, path, self._name)
@@ -480,10 +485,11 @@ class DeltaTable(stock.DeltaTable):
             table=self._location,
             operation=Operation.UPDATE,
             execute=lambda: stocks.update(condition, set),
+            plan=None if concerned is None else lambda jvm: update_plan(jvm, self._jdt, concerned, assigned),
             execute_on=update_at,
             alias=self._name,
-            condition=column_of(condition),
-            assigned={name: required(value) for name, value in (set or {}).items()},
+            condition=concerned,
+            assigned=assigned,
         )
 
 

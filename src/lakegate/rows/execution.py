@@ -17,7 +17,7 @@ from lakegate.delta.table_log import CATALOG_FEATURES
 from lakegate.errors import InvalidRequest, UnsupportedTable
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
-from lakegate.rows import shallow_clone
+from lakegate.rows import quick, shallow_clone
 from lakegate.rows.concurrent_commits import ConcurrentCommits, facts_of
 from lakegate.rows.conflict.read_set import Reads, Statement, classify
 from lakegate.rows.driver_state import Shared
@@ -64,6 +64,8 @@ class Execution:
         self._jvm, self._gate, self._log = dml.jvm, shared.gate, log
         self.returned: Any = None
         """Stock Delta's return value of the last whole execution."""
+        self.why_stock: str | None = None
+        """Why stock Delta ran the last whole execution; None if it was a quick one."""
         self.seconds = 0.0
         """Duration of the last execution."""
         self.computed_on: Version | None = None
@@ -94,7 +96,7 @@ class Execution:
         # The stock commit would not carry the token, so it is staged.
         with self._jvm.holding(self._log), self._timed():
             ran = self._gate.run(
-                self._dml.execute,
+                self._execute,
                 statement_id=self._statement_id,
                 is_staged=self._token is not None,
                 table=self._dml.table,
@@ -105,6 +107,10 @@ class Execution:
         self.computed_on = ran.commit.version
         self._stock_id = ran.commit.info.get("txnId")
         return self.with_token(ran.commit)
+
+    def _execute(self) -> object:
+        self.why_stock = quick.execute(self._dml)
+        return None if self.why_stock is None else self._dml.execute()
 
     def run_on(self, files: Sequence[Body], version: Version) -> Captured | Committed:
         """Executes the statement on these files only, as they are at a version; keeps its commit."""

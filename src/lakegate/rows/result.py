@@ -50,6 +50,8 @@ class Result:
     """From reading the other commits to the end of its own, if its first commit lost; without `waited_ms`."""
     held_ms: float = 0.0
     """The part of it for which other statements of this driver waited for this one."""
+    why_stock: str | None = None
+    """Why a Spark job executed it; None if the driver did without one."""
     returned: Any = field(default=None, repr=False)
     """Stock Delta's return value; None if the stock commit was not used."""
     _info: Callable[[], Mapping[str, Any]] = field(default=dict, repr=False)

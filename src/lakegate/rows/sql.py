@@ -159,12 +159,17 @@ def _said(
     if operation is not Operation.OPTIMIZE and _has_char(jvm, target.location):
         return Dml(operation=operation, obstacles=(PADS,), **common)
     parts = _Parts(jvm, spark, plan)
+
+    def own_plan(_: Jvm) -> object:
+        return plan
+
     match operation:
         case Operation.DELETE:
             condition = parts.column(plan.condition())
             return Dml(
                 operation=operation,
                 condition=condition,
+                plan=own_plan,
                 execute_on=lambda path: parts.run_on(target, path),
                 **common,
             )
@@ -178,6 +183,7 @@ def _said(
                 operation=operation,
                 condition=where,
                 assigned=assigned,
+                plan=own_plan,
                 execute_on=None if len(of_rows) < len(assignments) else lambda path: parts.run_on(target, path),
                 **common,
             )

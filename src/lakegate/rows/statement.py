@@ -55,6 +55,8 @@ class Dml:
     operation: Operation
     execute: Callable[[], object]
     """Runs it on its table, and returns stock Delta's result."""
+    plan: Callable[[Jvm], Any] | None = None
+    """Makes the plan of Spark that `execute` analyses; None: only `execute` can run it."""
     execute_on: Callable[[str], object] | None = None
     """Runs it on the table at another path; None if the result would differ."""
     alias: str | None = None

@@ -126,6 +126,7 @@ class Transaction:
             waited_ms=int(self.attempt.waited_s * 1000),
             publish_ms=round(self.attempt.publish_s * 1000, 1),
             held_ms=round(self.attempt.held_s * 1000, 1),
+            why_stock=self.execution.why_stock,
             returned=self.execution.returned,
             _info=_reader_of_info(self._dml, published.version, self.attempt.info),
         )

@@ -2,7 +2,9 @@ package io.github.lakegate.caches;
 
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.Snapshot;
+import org.apache.spark.sql.delta.actions.AddFile;
 import scala.Option;
+import scala.collection.immutable.Seq;
 
 /**
  * The switch of this package, whose other classes reach into parts of Delta that may change with each of its releases.
@@ -43,5 +45,10 @@ public final class Caches {
   /** Returns the newest snapshot, to be released; null if its cache goes when a newer one comes. */
   public static Object hold(DeltaLog log) {
     return isOn ? LastingSnapshot.hold(log) : null;
+  }
+
+  /** Returns the files of a snapshot; null if only a Spark job knows them. */
+  public static Seq<AddFile> files(Snapshot snapshot) {
+    return isOn && snapshot instanceof LastingSnapshot lasting ? lasting.files() : null;
   }
 }

@@ -83,7 +83,7 @@ public final class LastingSnapshot extends Snapshot {
   }
 
   // In the monitor in which Scala computes the lazy values of a snapshot.
-  private synchronized Seq<AddFile> files() {
+  synchronized Seq<AddFile> files() {
     if (isAskedForFiles) return files;
     checkpointProvider(); // Delta asks the newest snapshot for it in its lock, and the monitor is held while files are read
     files = KnownFiles.of(this, () -> super.allFiles().collectAsList());

@@ -1,9 +1,7 @@
 package scala.collection.immutable;
 
-import scala.collection.Iterator;
+import scala.collection.Iterable;
 
-public interface Seq<A> {
-  Iterator<A> iterator();
-
+public interface Seq<A> extends Iterable<A> {
   int size();
 }

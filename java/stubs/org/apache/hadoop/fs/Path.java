@@ -1,6 +1,7 @@
 package org.apache.hadoop.fs;
 
 import java.io.IOException;
+import java.net.URI;
 import org.apache.hadoop.conf.Configuration;
 
 public class Path {
@@ -8,11 +9,15 @@ public class Path {
 
   public Path(String path) {}
 
+  public Path(URI path) {}
+
+  public Path(Path parent, Path child) {}
+
   public Path getParent() {
     return null;
   }
 
-  public java.net.URI toUri() {
+  public URI toUri() {
     return null;
   }
 
@@ -23,4 +28,8 @@ public class Path {
   public String getName() {
     return null;
   }
+
+  public native boolean isAbsolute();
+  @Override
+  public native String toString();
 }

@@ -1,3 +1,7 @@
 package org.apache.spark.sql;
 
-public abstract class SparkSession {}
+import org.apache.spark.sql.internal.SessionState;
+
+public abstract class SparkSession {
+  public native SessionState sessionState();
+}

@@ -1,3 +1,8 @@
 package org.apache.spark.sql.classic;
 
-public class Dataset<T> extends org.apache.spark.sql.Dataset<T> {}
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+
+public class Dataset<T> extends org.apache.spark.sql.Dataset<T> {
+  public static native Dataset<Row> ofRows(SparkSession a, LogicalPlan b);
+}

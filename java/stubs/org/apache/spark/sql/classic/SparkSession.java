@@ -1,6 +1,8 @@
 package org.apache.spark.sql.classic;
 
 import org.apache.spark.sql.Encoder;
+import org.apache.spark.sql.internal.SessionState;
+import org.apache.spark.sql.internal.SharedState;
 import scala.Option;
 import scala.collection.immutable.Seq;
 
@@ -24,4 +26,7 @@ public class SparkSession extends org.apache.spark.sql.SparkSession {
   public static void clearActiveSession() {
     throw new UnsupportedOperationException("stub");
   }
+
+  public native SessionState sessionState();
+  public native SharedState sharedState();
 }

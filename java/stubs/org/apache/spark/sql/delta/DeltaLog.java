@@ -5,9 +5,13 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.delta.actions.Metadata;
+import org.apache.spark.sql.delta.actions.Protocol;
 import org.apache.spark.sql.delta.storage.LogStore;
+import org.apache.spark.sql.execution.datasources.FileFormat;
 import scala.Function1;
 import scala.Option;
+import scala.collection.immutable.Map;
 
 public class DeltaLog {
   public LogStore store() {
@@ -54,4 +58,10 @@ public class DeltaLog {
   public Snapshot installSnapshot(Snapshot newest, long atMs) {
     throw new UnsupportedOperationException("stub");
   }
+
+  public static native void assertRemovable(SnapshotDescriptor a);
+  public native Path dataPath();
+  public native FileFormat fileFormat(Protocol a, Metadata b);
+  public native Map<String, String> options();
+  public native <T> T withNewTransaction(Option<CatalogTable> a, Option<Snapshot> b, Function1<OptimisticTransaction, T> c);
 }

@@ -7,7 +7,7 @@ import org.apache.spark.sql.delta.actions.Metadata;
 import org.apache.spark.sql.delta.actions.Protocol;
 import scala.Option;
 
-public class Snapshot {
+public class Snapshot implements SnapshotDescriptor {
   public Snapshot(Path path, long version, LogSegment segment, DeltaLog log, Option<VersionChecksum> checksum) {}
 
   public Path path() {

@@ -1,0 +1,184 @@
+package io.github.lakegate.quick;
+
+import java.net.URI;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.api.python.PythonUtils;
+import org.apache.spark.paths.SparkPath;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Cast$;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.InterpretedMutableProjection;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.delta.DeltaColumnMapping;
+import org.apache.spark.sql.delta.OptimisticTransaction;
+import org.apache.spark.sql.delta.actions.AddFile;
+import org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray;
+import org.apache.spark.sql.delta.deletionvectors.StoredBitmap;
+import org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore;
+import org.apache.spark.sql.execution.datasources.DataSourceStrategy$;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import scala.Function1;
+import scala.Option;
+import scala.collection.Iterator;
+import scala.collection.immutable.Seq;
+
+/** Finds the live rows of files that match a condition, with Delta's own reader. */
+final class FileRows {
+  /** More files, or more bytes, are read faster by Spark. */
+  private static final int FILES_MAX = 32;
+
+  private static final long BYTES_MAX = 64L << 20;
+
+  /** Spark's reader fills a column of this name with the number of the row in its file. */
+  private static final String ROW_NUMBER = "_tmp_metadata_row_index";
+
+  /** The option without which Spark's reader does not know whether to return rows or batches of columns. */
+  private static final String BATCHES = "returning_batch";
+
+  /** Rows that were found in a file. */
+  static final class Found {
+    final AddFile file;
+    final RoaringBitmapArray marked; // the rows that are marked as deleted afterwards
+    final List<InternalRow> rows = new ArrayList<>(); // whole rows of the table, if they are wanted
+    long count;
+
+    private Found(AddFile file, RoaringBitmapArray marked) {
+      this.file = file;
+      this.marked = marked;
+    }
+  }
+
+  private final SparkSession session;
+  private final OptimisticTransaction txn;
+  private final HadoopFsRelation files;
+  private final Skipping skipping;
+  private final List<Attribute> read = new ArrayList<>(); // the columns of what the reader returns
+  private final int rowNumberAt;
+  private final InterpretedMutableProjection test;
+  private final InterpretedMutableProjection whole; // null: rows are only counted
+  private final Function1<PartitionedFile, Iterator<InternalRow>> reader;
+  private final Configuration conf;
+
+  FileRows(SparkSession session, OptimisticTransaction txn, LogicalRelation relation, Expression condition, boolean isWhole) {
+    this.session = session;
+    this.txn = txn;
+    this.files = (HadoopFsRelation) relation.relation();
+    this.conf = session.sessionState().newHadoopConfWithOptions(files.options());
+    List<AttributeReference> columns = QuickStatement.list(relation.output());
+    Set<String> partitions = Set.copyOf(Arrays.asList(files.partitionSchema().fieldNames()));
+    StructType required = new StructType();
+    for (AttributeReference each : columns) {
+      if (partitions.contains(each.name()) || !(isWhole || condition.references().contains(each))) continue;
+      read.add(each);
+      required = required.add(new StructField(each.name(), each.dataType(), each.nullable(), each.metadata()));
+    }
+    rowNumberAt = read.size();
+    read.add(
+        new AttributeReference(
+            ROW_NUMBER, DataTypes.LongType, true, Metadata.empty(), NamedExpression.newExprId(), QuickStatement.seq(List.of())));
+    required = required.add(ROW_NUMBER, DataTypes.LongType, true);
+    List<Attribute> ofPartitions = new ArrayList<>();
+    for (String name : files.partitionSchema().fieldNames()) {
+      for (AttributeReference each : columns) if (each.name().equals(name)) ofPartitions.add(each);
+    }
+    read.addAll(ofPartitions);
+    Seq<Attribute> input = QuickStatement.seq(read);
+    test = new InterpretedMutableProjection(QuickStatement.<Expression>seq(List.of(condition)), input);
+    whole = isWhole ? new InterpretedMutableProjection(QuickStatement.<Expression>seq(columns), input) : null;
+    skipping = new Skipping(txn, condition, ofPartitions);
+    List<Filter> pushed = new ArrayList<>();
+    for (Expression each : skipping.ofData) {
+      Option<Filter> filter = DataSourceStrategy$.MODULE$.translateFilter(each, true);
+      if (filter.isDefined()) pushed.add(filter.get());
+    }
+    Map<String, String> options = new HashMap<>(QuickStatement.map(files.options()));
+    options.put(BATCHES, "false");
+    reader =
+        files.fileFormat().buildReaderWithPartitionValues(
+            session, files.dataSchema(), files.partitionSchema(), required, QuickStatement.seq(pushed),
+            PythonUtils.toScalaMap(options), conf);
+  }
+
+  /** The files with such rows, and the rows. */
+  List<Found> find(List<AddFile> all) throws Exception {
+    List<AddFile> candidates = new ArrayList<>();
+    long bytes = 0;
+    for (AddFile file : all) {
+      InternalRow partition = partition(file);
+      if (!skipping.mayMatch(file, partition)) continue;
+      candidates.add(file);
+      bytes += file.size();
+      if (candidates.size() > FILES_MAX || bytes > BYTES_MAX) throw new QuickStatement.Declined("it reads too many files, or too large ones");
+    }
+    List<Found> found = new ArrayList<>();
+    long rows = 0;
+    for (AddFile file : candidates) {
+      Found one = in(file);
+      if (one.count == 0) continue;
+      found.add(one);
+      rows += one.count;
+      if (rows > QuickStatement.ROWS_MAX) throw new QuickStatement.Declined("it changes more than " + QuickStatement.ROWS_MAX + " rows");
+    }
+    return found;
+  }
+
+  private Found in(AddFile file) throws Exception {
+    Path root = txn.deltaLog().dataPath();
+    RoaringBitmapArray marked =
+        file.deletionVector() == null
+            ? new RoaringBitmapArray()
+            : StoredBitmap.create(file.deletionVector(), root).load(new HadoopFileSystemDVStore(conf));
+    Found found = new Found(file, marked);
+    Path path = new Path(new URI(file.path()));
+    PartitionedFile part =
+        new PartitionedFile(
+            partition(file), SparkPath.fromPath(path.isAbsolute() ? path : new Path(root, path)), 0, file.size(), new String[0],
+            file.modificationTime(), file.size(), PythonUtils.toScalaMap(Map.of()));
+    Iterator<InternalRow> rows = reader.apply(part);
+    try {
+      while (rows.hasNext()) {
+        InternalRow row = rows.next();
+        InternalRow said = test.apply(row);
+        if (said.isNullAt(0) || !said.getBoolean(0) || marked.contains(row.getLong(rowNumberAt))) continue;
+        marked.add(row.getLong(rowNumberAt));
+        found.count++;
+        if (whole != null) found.rows.add(whole.apply(row).copy());
+        if (found.count > QuickStatement.ROWS_MAX) break;
+      }
+    } finally {
+      if (rows instanceof AutoCloseable open) open.close();
+    }
+    return found;
+  }
+
+  private InternalRow partition(AddFile file) {
+    StructField[] fields = files.partitionSchema().fields();
+    Object[] values = new Object[fields.length];
+    Option<String> zone = Option.apply(session.sessionState().conf().sessionLocalTimeZone());
+    for (int i = 0; i < fields.length; i++) {
+      Option<String> text = file.partitionValues().get(DeltaColumnMapping.getPhysicalName(fields[i]));
+      Literal literal = Literal.create(text.isDefined() ? text.get() : null, DataTypes.StringType);
+      values[i] = Cast$.MODULE$.apply(literal, fields[i].dataType(), zone, false).eval(null);
+    }
+    return new GenericInternalRow(values);
+  }
+}

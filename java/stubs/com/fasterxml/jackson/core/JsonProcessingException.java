@@ -1,0 +1,4 @@
+package com.fasterxml.jackson.core;
+
+public class JsonProcessingException {
+}

@@ -1,0 +1,5 @@
+package org.apache.hadoop.mapreduce;
+
+public class TaskType {
+  public static final TaskType MAP = null;
+}

@@ -1,0 +1,7 @@
+package org.apache.spark.internal.io;
+
+public abstract class FileCommitProtocol {
+
+  public static class TaskCommitMessage {
+  }
+}

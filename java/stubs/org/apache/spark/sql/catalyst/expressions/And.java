@@ -1,0 +1,6 @@
+package org.apache.spark.sql.catalyst.expressions;
+
+public class And extends Expression {
+  public native Expression left();
+  public native Expression right();
+}

@@ -1,0 +1,5 @@
+package org.apache.spark.sql.catalyst.expressions;
+
+public class ExprId {
+  public native boolean equals(Object a);
+}

@@ -1,0 +1,4 @@
+package org.apache.spark.sql.catalyst.expressions;
+
+public interface Unevaluable {
+}

@@ -1,0 +1,20 @@
+package org.apache.spark.sql.delta.commands;
+
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.delta.DeltaLog;
+import org.apache.spark.sql.delta.OptimisticTransaction;
+import org.apache.spark.sql.execution.metric.SQLMetric;
+import scala.Option;
+import scala.collection.immutable.Map;
+
+public class DeleteCommand extends LogicalPlan implements DeltaCommand {
+  public native Option<CatalogTable> catalogTable();
+  public native Option<Expression> condition();
+  public native DeltaLog deltaLog();
+  public native Map<String, SQLMetric> metrics();
+  public native boolean shouldWritePersistentDeletionVectors(SparkSession a, OptimisticTransaction b);
+  public native LogicalPlan target();
+}

@@ -1,0 +1,11 @@
+package org.apache.spark.sql.delta.deletionvectors;
+
+import scala.Enumeration;
+
+public class RoaringBitmapArray {
+  public RoaringBitmapArray() {}
+  public native void add(long a);
+  public native long cardinality();
+  public native boolean contains(long a);
+  public native byte[] serializeAsByteArray(Enumeration.Value a);
+}

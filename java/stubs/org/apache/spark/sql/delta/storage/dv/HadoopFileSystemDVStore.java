@@ -1,0 +1,7 @@
+package org.apache.spark.sql.delta.storage.dv;
+
+import org.apache.hadoop.conf.Configuration;
+
+public class HadoopFileSystemDVStore implements DeletionVectorStore {
+  public HadoopFileSystemDVStore(Configuration a) {}
+}

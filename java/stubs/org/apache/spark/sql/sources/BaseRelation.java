@@ -1,0 +1,4 @@
+package org.apache.spark.sql.sources;
+
+public abstract class BaseRelation {
+}

@@ -1,0 +1,5 @@
+package org.apache.spark.sql.types;
+
+public class Metadata {
+  public static native Metadata empty();
+}

@@ -1,0 +1,5 @@
+package org.apache.spark.unsafe.types;
+
+public class UTF8String {
+  public static native UTF8String fromString(String a);
+}

@@ -1,0 +1,7 @@
+package scala;
+
+public abstract class Enumeration {
+
+  public static abstract class Value {
+  }
+}

@@ -1,0 +1,5 @@
+package scala.collection;
+
+public interface Iterable<A> {
+  Iterator<A> iterator();
+}

@@ -1,0 +1,4 @@
+package scala.collection.immutable;
+
+public abstract class List<A> implements Seq<A> {
+}
