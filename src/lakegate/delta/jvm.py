@@ -102,6 +102,7 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     f"{OURS}.caches.Caches": ("turn/1", "install/1", "newest/1", "update/1", "hold/1"),
     f"{OURS}.Parts": ("next/1",),
+    f"{OURS}.quick.QuickStatement": ("analysed/2", "run/4", "find/3"),
     f"{OURS}.caches.ScratchLogs": ("make/4", "drop/2"),
     f"{OURS}.caches.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }
@@ -221,6 +222,7 @@ class _Handles:
     caches: Any
     parts: Any
     scratch: Any
+    quick: Any
 
 
 @lru_cache(1)
@@ -238,6 +240,7 @@ def _handles(root: Any) -> _Handles:
         caches=Statics(root.io.github.lakegate.caches.Caches),
         parts=Statics(root.io.github.lakegate.Parts),
         scratch=Statics(root.io.github.lakegate.caches.ScratchLogs),
+        quick=Statics(getattr(root, f"{OURS}.quick.QuickStatement")),
     )
 
 
@@ -271,6 +274,8 @@ class Jvm:
         self._caches: Any = handles.caches
         self._parts: Any = handles.parts
         self._scratch: Any = handles.scratch
+        self.quick: Any = handles.quick
+        """The class that executes statements without a Spark job."""
 
     @cached_property
     def hadoop_conf(self) -> Any:

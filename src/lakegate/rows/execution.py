@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from lakegate.delta.actions import Action, Body, Captured, Committed, vector_of
+from lakegate.delta.actions import Action, Body, Captured, Committed, as_add, partition_columns, vector_of
 from lakegate.delta.deletion_vectors import identity, location
 from lakegate.delta.idempotent_writes import NUMBER_CONF
 from lakegate.delta.table_log import CATALOG_FEATURES
@@ -123,8 +123,30 @@ class Execution:
             with self._timed():
                 return self._gate.run(lambda: run_on(path), statement_id=self._statement_id, is_staged=True).commit
 
+        quickly = self._run_quickly_on(files, version)
+        if quickly is not None:
+            return quickly
         executed = shallow_clone.staged_on(self._jvm, self._log, self._defined_as_at(version), files, stage)
         return executed if isinstance(executed, Committed) else self.with_token(executed)
+
+    def _run_quickly_on(self, files: Sequence[Body], version: Version) -> Captured | Committed | None:
+        """Executes the statement on these files without a Spark job and without a table of them; None if that is not possible."""
+        newest = Version(self._log.unsafeVolatileSnapshot().version())
+        if quick.why_not(self._dml) is not None or not self._commits.has_definition_of(newest, version):
+            return None
+        metadata = json.loads(self._log.unsafeVolatileSnapshot().metadata().json())["metaData"]
+        adds = [as_add(file, partition_columns(metadata)) for file in files]
+        why: str | None = None
+
+        def run() -> None:
+            nonlocal why
+            why = quick.execute(self._dml, adds, newest)
+
+        with self._timed():
+            ran = self._gate.run(run, statement_id=self._statement_id, is_staged=True, table=self._dml.table)
+        if why is not None:
+            return None
+        return ran.commit if isinstance(ran.commit, Committed) else self.with_token(ran.commit)
 
     def with_token(self, commit: Captured) -> Captured:
         """Adds the statement's token to a commit, and removes one that the session's settings have given it."""

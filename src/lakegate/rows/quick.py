@@ -6,12 +6,15 @@ happens in one call of `QuickStatement` in the JVM. The gate keeps the commit as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
+from pyroaring import BitMap64
 from pyspark.sql import Column
 
-from lakegate.delta.jvm import OURS, Jvm, scala_object
+from lakegate.delta.actions import Body
+from lakegate.delta.jvm import JVM_ERRORS, Jvm, scala_object
 from lakegate.errors import InvalidRequest
 from lakegate.rows.plan_analysis import CATALYST
 from lakegate.rows.statement import TO_EXPRESSION, Dml
@@ -20,8 +23,27 @@ QUICK_CONF = "spark.lakegate.quick"
 """Session setting: `on`, or `off` (default)."""
 
 
-def execute(dml: Dml) -> str | None:
+def why_not(dml: Dml) -> str | None:
+    """Returns why a statement is not executed in this way, as far as this is known before; None if it is tried.
+
+    Raises:
+        InvalidRequest: The setting is neither `on` nor `off`.
+    """
+    setting = dml.session.conf.get(QUICK_CONF, "off")
+    if setting not in ("on", "off"):
+        raise InvalidRequest(f"{QUICK_CONF} is on or off; nothing was done", found=setting)
+    if setting == "off":
+        return f"{QUICK_CONF} is off"
+    return "a statement of this kind is not served" if dml.plan is None else None
+
+
+def execute(dml: Dml, files: Iterable[Body] | None = None, version: int = -1) -> str | None:
     """Executes a statement without a Spark job, if that is possible.
+
+    Args:
+        dml: The statement.
+        files: The `add` of each file on which it is executed; None: the files of its table.
+        version: With `files`: the newest known version of the table, which must have the definition of the files.
 
     Returns:
         None if it was executed; otherwise why stock Delta has to execute it. Then nothing was committed.
@@ -29,17 +51,37 @@ def execute(dml: Dml) -> str | None:
     Raises:
         Exception: The error of Spark's analysis, or of the commit, as stock Delta raises it.
     """
-    setting = dml.session.conf.get(QUICK_CONF, "off")
-    if setting not in ("on", "off"):
-        raise InvalidRequest(f"{QUICK_CONF} is on or off; nothing was done", found=setting)
-    if setting == "off":
-        return f"{QUICK_CONF} is off"
-    if dml.plan is None:
-        return "a statement of this kind is not served"
-    jvm = dml.jvm
-    with jvm.active():
-        why: str | None = getattr(jvm.root, f"{OURS}.quick.QuickStatement").run(jvm.jsession, dml.plan(jvm))
+    why = why_not(dml)
+    if why is None:
+        command = dml.command
+        with dml.jvm.active():
+            why = dml.jvm.quick.run(dml.jvm.jsession, command, None if files is None else _lines(files), version)
     return why
+
+
+def find(dml: Dml, files: Sequence[Body]) -> Mapping[str, BitMap64] | None:
+    """Returns the live rows of files that match a statement's condition: path → positions. None if only Spark can tell.
+
+    Args:
+        dml: The statement.
+        files: The `add` of each file.
+    """
+    if why_not(dml) is not None:
+        return None
+    try:
+        command = dml.command
+        with dml.jvm.active():
+            text = dml.jvm.whole(dml.jvm.quick.find(dml.jvm.jsession, command, _lines(files)))
+    except JVM_ERRORS:
+        return None
+    if text is None:
+        return None
+    found = (line.split(" ") for line in text.splitlines())
+    return {path: BitMap64(map(int, rows)) for path, *rows in found}
+
+
+def _lines(files: Iterable[Body]) -> str:
+    return "\n".join(json.dumps({"add": file}) for file in files)
 
 
 def delete_plan(jvm: Jvm, table: Any, condition: Column) -> Any:
@@ -66,4 +108,4 @@ def _analysed(table: Any) -> Any:
 
 
 def _expression(jvm: Jvm, column: Column) -> Any:
-    return scala_object(jvm.root, TO_EXPRESSION).apply(column._jc.node())
+    return scala_object(jvm.root, TO_EXPRESSION).apply(cast("Any", column)._jc.node())

@@ -37,7 +37,7 @@ from lakegate.delta.actions import PHYSICAL_NAME, Body, FileChange, as_add, part
 from lakegate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from lakegate.errors import Corrupt, Unavailable
 from lakegate.quoting import quoted
-from lakegate.rows import parquet_probe
+from lakegate.rows import parquet_probe, quick
 from lakegate.rows.conflict import data_skipping
 from lakegate.rows.conflict.effects import Positions
 from lakegate.rows.small_file_cache import Remembered, TableFiles, plain
@@ -111,6 +111,9 @@ class TableRows:
             return {}
         if not self._is_within_budget(open_):
             return {file["path"]: None for file in open_}
+        quickly = quick.find(self._dml, self._adds(open_))
+        if quickly is not None:
+            return quickly
         # The condition may name the table's rows by their alias, and our columns must not be between them.
         concerned = self._dml.concerned(self._frame(open_))
         found: list[Any] | None = None
@@ -239,13 +242,16 @@ class TableRows:
 
     def _frame(self, files: Collection[Body]) -> DataFrame:
         """Returns the live rows of files."""
-        for file in files:
-            self.rows_read += int(json.loads(file.get("stats") or "{}").get("numRecords", 0))
         with self._jvm.active():
+            adds = self._jvm.to_seq(self._jvm.action({"add": add}) for add in self._adds(files))
             snapshot = self._log.unsafeVolatileSnapshot()
-            columns = partition_columns(json.loads(snapshot.metadata().json())["metaData"])
-            adds = self._jvm.to_seq(self._jvm.action({"add": as_add(file, columns)}) for file in files)
             return self._jvm.frame(self._log.createDataFrame(snapshot, adds, False, self._jvm.none))
+
+    def _adds(self, files: Collection[Body]) -> list[Body]:
+        """Returns the `add` of each file; counts its rows as read."""
+        self.rows_read += sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in files)
+        columns = partition_columns(json.loads(self._log.unsafeVolatileSnapshot().metadata().json())["metaData"])
+        return [as_add(file, columns) for file in files]
 
     def _lost(self, change: FileChange) -> DataFrame:
         """Returns the rows that were live in a file before, and are not live now."""

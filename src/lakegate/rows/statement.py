@@ -141,7 +141,7 @@ class Dml:
 
     def forget(self) -> None:
         """Clears cached values that depend on the table's columns."""
-        for name in ("_empty", "described_condition", "described_keys"):
+        for name in ("_empty", "command", "described_condition", "described_keys"):
             self.__dict__.pop(name, None)
 
     def facts(self, *, has_vectors: bool, has_row_ids: bool) -> StatementFacts:
@@ -160,6 +160,13 @@ class Dml:
     def jvm(self) -> Jvm:
         """The `Jvm` of its session."""
         return Jvm(self.session)
+
+    @cached_property
+    def command(self) -> Any:
+        """The command that stock Delta would execute, with names resolved and constants computed; only with a `plan`."""
+        assert self.plan is not None, "a statement without a plan"
+        with self.jvm.active():
+            return self.jvm.quick.analysed(self.jvm.jsession, self.plan(self.jvm))
 
     @cached_property
     def _empty(self) -> DataFrame:

@@ -25,7 +25,7 @@ public final class Parts {
   private Parts() {}
 
   /** An answer, or its first part, compressed. */
-  static String of(String answer) {
+  public static String of(String answer) {
     if (answer == null || answer.length() <= SHORT_MAX || answer.length() > LONG_MAX) return answer;
     byte[] plain = answer.getBytes(StandardCharsets.UTF_8);
     byte[] packed = new byte[plain.length + 1000]; // zlib adds 11 bytes, and 5 for each 16 KiB that it cannot compress

@@ -22,7 +22,7 @@ import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.delta.DeltaColumnMapping;
-import org.apache.spark.sql.delta.OptimisticTransaction;
+import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray;
 import org.apache.spark.sql.delta.deletionvectors.StoredBitmap;
@@ -57,18 +57,22 @@ final class FileRows {
   /** Rows that were found in a file. */
   static final class Found {
     final AddFile file;
-    final RoaringBitmapArray marked; // the rows that are marked as deleted afterwards
+    final RoaringBitmapArray marked; // the rows that were marked as deleted before
+    final RoaringBitmapArray matched = new RoaringBitmapArray();
     final List<InternalRow> rows = new ArrayList<>(); // whole rows of the table, if they are wanted
-    long count;
 
     private Found(AddFile file, RoaringBitmapArray marked) {
       this.file = file;
       this.marked = marked;
     }
+
+    long count() {
+      return matched.cardinality();
+    }
   }
 
   private final SparkSession session;
-  private final OptimisticTransaction txn;
+  private final Path root;
   private final HadoopFsRelation files;
   private final Skipping skipping;
   private final List<Attribute> read = new ArrayList<>(); // the columns of what the reader returns
@@ -78,9 +82,9 @@ final class FileRows {
   private final Function1<PartitionedFile, Iterator<InternalRow>> reader;
   private final Configuration conf;
 
-  FileRows(SparkSession session, OptimisticTransaction txn, LogicalRelation relation, Expression condition, boolean isWhole) {
+  FileRows(SparkSession session, DeltaLog log, LogicalRelation relation, Expression condition, boolean isWhole) {
     this.session = session;
-    this.txn = txn;
+    this.root = log.dataPath();
     this.files = (HadoopFsRelation) relation.relation();
     this.conf = session.sessionState().newHadoopConfWithOptions(files.options());
     List<AttributeReference> columns = QuickStatement.list(relation.output());
@@ -104,7 +108,7 @@ final class FileRows {
     Seq<Attribute> input = QuickStatement.seq(read);
     test = new InterpretedMutableProjection(QuickStatement.<Expression>seq(List.of(condition)), input);
     whole = isWhole ? new InterpretedMutableProjection(QuickStatement.<Expression>seq(columns), input) : null;
-    skipping = new Skipping(txn, condition, ofPartitions);
+    skipping = new Skipping(condition, ofPartitions);
     List<Filter> pushed = new ArrayList<>();
     for (Expression each : skipping.ofData) {
       Option<Filter> filter = DataSourceStrategy$.MODULE$.translateFilter(each, true);
@@ -133,16 +137,15 @@ final class FileRows {
     long rows = 0;
     for (AddFile file : candidates) {
       Found one = in(file);
-      if (one.count == 0) continue;
+      if (one.matched.isEmpty()) continue;
       found.add(one);
-      rows += one.count;
+      rows += one.count();
       if (rows > QuickStatement.ROWS_MAX) throw new QuickStatement.Declined("it changes more than " + QuickStatement.ROWS_MAX + " rows");
     }
     return found;
   }
 
   private Found in(AddFile file) throws Exception {
-    Path root = txn.deltaLog().dataPath();
     RoaringBitmapArray marked =
         file.deletionVector() == null
             ? new RoaringBitmapArray()
@@ -154,15 +157,15 @@ final class FileRows {
             partition(file), SparkPath.fromPath(path.isAbsolute() ? path : new Path(root, path)), 0, file.size(), new String[0],
             file.modificationTime(), file.size(), PythonUtils.toScalaMap(Map.of()));
     Iterator<InternalRow> rows = reader.apply(part);
+    int count = 0;
     try {
       while (rows.hasNext()) {
         InternalRow row = rows.next();
         InternalRow said = test.apply(row);
         if (said.isNullAt(0) || !said.getBoolean(0) || marked.contains(row.getLong(rowNumberAt))) continue;
-        marked.add(row.getLong(rowNumberAt));
-        found.count++;
+        found.matched.add(row.getLong(rowNumberAt));
         if (whole != null) found.rows.add(whole.apply(row).copy());
-        if (found.count > QuickStatement.ROWS_MAX) break;
+        if (++count > QuickStatement.ROWS_MAX) break;
       }
     } finally {
       if (rows instanceof AutoCloseable open) open.close();

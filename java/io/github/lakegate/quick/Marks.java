@@ -41,6 +41,7 @@ final class Marks {
         AddFile file = each.file;
         if (!file.numPhysicalRecords().isDefined()) throw new QuickStatement.Declined("a file has no statistics");
         boolean had = file.deletionVector() != null;
+        each.marked.or(each.matched);
         if (each.marked.cardinality() == (Long) file.numPhysicalRecords().get()) {
           actions.add(file.removeWithTimestamp(now, true));
           removed++;

@@ -1,6 +1,8 @@
 package io.github.lakegate.quick;
 
+import io.github.lakegate.Parts;
 import io.github.lakegate.caches.Caches;
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -20,6 +22,7 @@ import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.DeltaOperations;
 import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.RowTracking$;
+import org.apache.spark.sql.delta.Snapshot;
 import org.apache.spark.sql.delta.actions.Action;
 import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.delta.actions.SetTransaction;
@@ -71,21 +74,71 @@ public final class QuickStatement {
   private QuickStatement() {}
 
   /**
-   * Executes a statement.
+   * The command that stock Delta would execute.
    *
    * @param statement as parsed, or made of resolved parts
+   */
+  public static LogicalPlan analysed(SparkSession session, LogicalPlan statement) {
+    return session.sessionState().executePlan(statement, CommandExecutionMode$.MODULE$.SKIP()).optimizedPlan();
+  }
+
+  /**
+   * Executes a command.
+   *
+   * @param adds the files on which it is executed, as `add` actions, one per line; null: those of its table
+   * @param version with files: the version whose definition of the table they have, which must be the newest that is known
    * @return null if it was executed, also if it had nothing to do; otherwise why it is left to stock Delta
    */
-  public static String run(SparkSession session, LogicalPlan statement) {
-    LogicalPlan plan = session.sessionState().executePlan(statement, CommandExecutionMode$.MODULE$.SKIP()).optimizedPlan();
+  public static String run(SparkSession session, LogicalPlan command, String adds, long version) throws IOException {
     try {
-      if (plan instanceof DeleteCommand delete) execute(of(session, delete));
-      else if (plan instanceof UpdateCommand update) execute(of(session, update));
-      else return "it is neither a DELETE nor an UPDATE";
+      Change change = of(session, command);
+      if (adds == null) {
+        execute(change, null, Option.empty());
+        return null;
+      }
+      Snapshot snapshot = change.log.unsafeVolatileSnapshot();
+      if (snapshot.version() != version) throw new Declined("another commit came meanwhile");
+      execute(change, files(adds), Option.apply(snapshot));
       return null;
     } catch (Declined declined) {
       return declined.getMessage();
     }
+  }
+
+  /**
+   * The rows of files that match the condition of a command.
+   *
+   * @param adds as for {@link #run}
+   * @return for each file with such rows a line with its path and the numbers of the rows; null if this is not served
+   */
+  public static String find(SparkSession session, LogicalPlan command, String adds) throws IOException {
+    try {
+      Change change = of(session, command);
+      FileRows reader = new FileRows(session, change.log, relation(change), condition(change), false);
+      StringBuilder found = new StringBuilder();
+      for (FileRows.Found each : reader.find(files(adds))) {
+        found.append(each.file.path());
+        for (long row : each.matched.toArray()) found.append(' ').append(row);
+        found.append('\n');
+      }
+      return Parts.of(found.toString());
+    } catch (Declined declined) {
+      return null;
+    } catch (Exception | LinkageError failed) {
+      return null; // Spark repeats it, and reports the failure
+    }
+  }
+
+  private static List<AddFile> files(String adds) throws IOException {
+    List<AddFile> files = new ArrayList<>();
+    for (String line : adds.split("\n")) files.add((AddFile) Action.fromJson(line));
+    return files;
+  }
+
+  private static Change of(SparkSession session, LogicalPlan command) {
+    if (command instanceof DeleteCommand delete) return of(session, delete);
+    if (command instanceof UpdateCommand update) return of(session, update);
+    throw new Declined("it is neither a DELETE nor an UPDATE");
   }
 
   private static Change of(SparkSession session, DeleteCommand delete) {
@@ -101,12 +154,12 @@ public final class QuickStatement {
         update.updateExpressions(), update.metrics(), writesVectors);
   }
 
-  private static void execute(Change change) {
-    change.log.withNewTransaction(change.table, Option.empty(), txn -> {
+  private static void execute(Change change, List<AddFile> files, Option<Snapshot> snapshot) {
+    change.log.withNewTransaction(change.table, snapshot, txn -> {
       if (change.command.hasBeenExecuted(txn, change.session, Option.empty())) return null;
       List<Action> actions;
       try {
-        actions = computed(change, txn);
+        actions = computed(change, txn, files);
       } catch (Declined declined) {
         throw declined;
       } catch (Exception | LinkageError failed) {
@@ -124,28 +177,26 @@ public final class QuickStatement {
     change.session.sharedState().cacheManager().recacheByPlan(change.session, change.target);
   }
 
-  private static List<Action> computed(Change change, OptimisticTransaction txn) throws Exception {
+  private static List<Action> computed(Change change, OptimisticTransaction txn, List<AddFile> files) throws Exception {
     long began = System.nanoTime();
-    LogicalPlan node = change.target;
-    while (node instanceof SubqueryAlias alias) node = alias.child();
-    if (!(node instanceof LogicalRelation relation)) throw new Declined("the values of its table are converted when they are read");
-    if (!change.condition.isDefined()) throw new Declined("it changes all rows");
+    LogicalRelation relation = relation(change);
+    Expression condition = condition(change);
+    if (change.updates != null) for (Expression each : list(change.updates)) require(each, relation, "a value that it assigns");
     DeltaLog.assertRemovable(txn.snapshot());
     Served.check(txn, change.updates != null);
     if (!change.writesVectors.test(txn)) throw new Declined("it does not write deletion vectors");
-    Expression condition = change.condition.get();
-    require(condition, relation, "its condition");
-    if (change.updates != null) for (Expression each : list(change.updates)) require(each, relation, "a value that it assigns");
-    Seq<AddFile> known = Caches.files(txn.snapshot());
-    if (known == null) throw new Declined("the files of its table are not known without a Spark job");
-
-    FileRows reader = new FileRows(change.session, txn, relation, condition, change.updates != null);
-    List<FileRows.Found> found = reader.find(list(known));
+    if (files == null) {
+      Seq<AddFile> known = Caches.files(txn.snapshot());
+      if (known == null) throw new Declined("the files of its table are not known without a Spark job");
+      files = list(known);
+    }
+    FileRows reader = new FileRows(change.session, change.log, relation, condition, change.updates != null);
+    List<FileRows.Found> found = reader.find(files);
     long scanned = System.nanoTime();
     List<Action> actions = new ArrayList<>();
     Marks marks = new Marks(txn);
     marks.add(found, actions);
-    long rows = found.stream().mapToLong(each -> each.count).sum();
+    long rows = found.stream().mapToLong(FileRows.Found::count).sum();
     set(change, "numRemovedFiles", change.updates == null ? marks.removed : found.size());
     set(change, "numDeletionVectorsAdded", marks.added);
     set(change, "numDeletionVectorsRemoved", marks.dropped);
@@ -179,7 +230,21 @@ public final class QuickStatement {
     List<AddFile> added = writer.end(actions);
     set(change, "numAddedChangeFiles", writer.changeFiles);
     set(change, "changeFileBytes", writer.changeBytes);
+    set(change, "numRemovedBytes", writer.changeBytes); // as stock Delta counts them
     return added;
+  }
+
+  private static LogicalRelation relation(Change change) {
+    LogicalPlan node = change.target;
+    while (node instanceof SubqueryAlias alias) node = alias.child();
+    if (node instanceof LogicalRelation relation) return relation;
+    throw new Declined("the values of its table are converted when they are read");
+  }
+
+  private static Expression condition(Change change) {
+    if (!change.condition.isDefined()) throw new Declined("it changes all rows");
+    require(change.condition.get(), relation(change), "its condition");
+    return change.condition.get();
   }
 
   /** An expression can be evaluated on single rows of the table alone, and always gives the same value. */

@@ -7,7 +7,6 @@ import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InterpretedMutableProjection;
-import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.actions.AddFile;
 
 /** Rules out files by their partition, and by the smallest and largest values of their statistics. */
@@ -15,7 +14,7 @@ final class Skipping {
   final List<Expression> ofData = new ArrayList<>(); // the parts of the condition that read no partition column
   private final List<InterpretedMutableProjection> ofPartition = new ArrayList<>();
 
-  Skipping(OptimisticTransaction txn, Expression condition, List<Attribute> partitions) {
+  Skipping(Expression condition, List<Attribute> partitions) {
     List<Expression> parts = new ArrayList<>();
     split(condition, parts);
     for (Expression part : parts) {

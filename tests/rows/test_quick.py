@@ -1,0 +1,283 @@
+"""A quick execution against stock Delta: the same statements on two copies of one table end in the same table and history."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import lakegate
+from lakegate.delta.idempotent_writes import confs
+from lakegate.errors import InvalidRequest
+from lakegate.rows.committer import Staged, publisher
+from lakegate.rows.quick import QUICK_CONF
+from lakegate.rows.sql import statement
+
+VECTORS = "'delta.enableDeletionVectors' = 'true'"
+NOT_COMPARED = frozenset(
+    {
+        *("numAddedFiles", "numAddedBytes", "numAddedChangeFiles", "changeFileBytes", "numRemovedBytes"),
+        *("numTargetBytesAdded", "numTargetBytesRemoved"),
+    }
+)
+"""Numbers and sizes of new files: stock Delta writes a file per task."""
+COLUMNS = "id BIGINT, v INT, w STRING, p STRING, d DATE, n DECIMAL(10,2), f DOUBLE"
+ROWS = """
+    SELECT id, CAST(id % 7 AS INT) AS v, IF(id % 11 = 0, NULL, concat('name-', id)) AS w,
+        element_at(array('a', 'b', 'c d', '', NULL), CAST(id % 5 AS INT) + 1) AS p,
+        date_add(DATE '1581-12-30', CAST(id AS INT)) AS d, CAST(id AS DECIMAL(10,2)) / 4 AS n,
+        element_at(array(0.0D, -0.0D, double('NaN'), NULL, id * 0.1D), CAST(id % 5 AS INT) + 1) AS f
+    FROM range(0, 200, 1, 4)
+"""
+STATEMENTS = (
+    "DELETE FROM {t} WHERE id = 17",
+    "UPDATE {t} SET v = v + 1, w = upper(w) WHERE id IN (3, 4, 150, 199)",
+    "DELETE FROM {t} WHERE w IS NULL AND id < 50",
+    "UPDATE {t} SET w = '' WHERE d < DATE '1582-10-20' AND v <=> 2",
+    "UPDATE {t} SET n = n * 2, d = date_add(d, 1) WHERE n > 40.5 AND n <= 42",
+    "DELETE FROM {t} WHERE f = double('NaN') AND id > 100",
+    "UPDATE {t} SET f = f + 1 WHERE f = -0.0D AND id < 30",
+    "DELETE FROM {t} WHERE id NOT IN (1, 2, NULL)",
+    "UPDATE {t} SET id = id WHERE id >= 60 AND id < 63",
+    "DELETE FROM {t} WHERE id >= 100 AND id < 150",
+)
+"""The second-last changes nothing in three rows; the last one empties a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two copies of a table: stock Delta changes one, the quick execution the other."""
+
+    session: SparkSession
+    stock: str
+    quick: str
+
+    def run(self, text: str) -> str | None:
+        """Runs a statement on both; returns why the second one was left to stock Delta."""
+        expected, error = None, None
+        try:
+            expected = self.session.sql(text.format(t=f"delta.`{self.stock}`")).collect()
+        except Exception as refused:
+            error = refused
+        with confs(self.session, {QUICK_CONF: "on"}):
+            if error is not None:
+                with pytest.raises(type(error)) as raised:
+                    lakegate.sql(self.session, text.format(t=f"delta.`{self.quick}`"))
+                assert condition_of(raised.value) == condition_of(error)
+                return "it fails"
+            done: Any = lakegate.sql(self.session, text.format(t=f"delta.`{self.quick}`"))
+        assert [tuple(row) for row in done.collect()] == [tuple(row) for row in expected or ()], text
+        why: str | None = done.lakegate.why_stock
+        assert self.last(self.quick) == self.last(self.stock), text
+        return why
+
+    def last(self, path: str) -> tuple[object, ...]:
+        """The last version's number, operation, parameters and metrics."""
+        row = self.session.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").collect()[0]
+        parameters = {name: re.sub(r"#\d+", "#", value) for name, value in row["operationParameters"].items()}
+        metrics = {
+            name: value
+            for name, value in row["operationMetrics"].items()
+            if name not in NOT_COMPARED and not name.endswith("TimeMs")
+        }
+        return row["version"], row["operation"], parameters, metrics, row["isBlindAppend"], row["isolationLevel"]
+
+    def same(self) -> None:
+        """Compares the whole tables, the places of rows that were there before, the definition of new files, and the feed."""
+        for what in (self.rows, self.places, self.schemas, self.feed, self.statistics):
+            assert what(self.quick) == what(self.stock), what.__name__
+
+    def rows(self, path: str) -> Sequence[str]:
+        """All rows, each value as a text that tells -0.0 from 0.0."""
+        return sorted(map(str, self.session.read.format("delta").load(path).collect()))
+
+    def places(self, path: str) -> Sequence[object]:
+        """Files and row numbers of the rows in files that both copies have."""
+        common = {file.name for file in Path(self.stock).rglob("*.parquet")} & {
+            file.name for file in Path(self.quick).rglob("*.parquet")
+        }
+        frame = self.session.read.format("delta").load(path)
+        if "row_index" not in frame.select("_metadata").schema["_metadata"].dataType.names:  # type: ignore[attr-defined]
+            return []
+        found = frame.select("_metadata.file_name", "_metadata.row_index").collect()
+        return sorted((name, number) for name, number in found if name in common)
+
+    def schemas(self, path: str) -> object:
+        """Columns, types and field ids of the data files and of the files of the feed."""
+        files = [
+            (file, str(file.relative_to(path).parts[0]) == "_change_data")
+            for file in sorted(Path(path).rglob("*.parquet"))
+        ]
+        files = [(file, is_fed) for file, is_fed in files if "_delta_log" not in file.parts]
+        return {
+            (
+                is_fed,
+                str(pq.read_schema(file).remove_metadata()),
+                str([field.metadata for field in pq.read_schema(file)]),
+            )
+            for file, is_fed in files
+        }
+
+    def feed(self, path: str) -> Sequence[str]:
+        """The change feed from the copy on, without times."""
+        log = Path(path) / "_delta_log"
+        if "enableChangeDataFeed" not in "".join(file.read_text() for file in sorted(log.glob("*.json"))[:2]):
+            return []
+        frame = (
+            self.session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 2).load(path)
+        )
+        return sorted(str(row) for row in frame.drop("_commit_timestamp").collect())
+
+    def statistics(self, path: str) -> Sequence[object]:
+        """Statistics of all new files together: number of rows, smallest and largest values, and numbers of NULL."""
+        rows, low, high, nulls = 0, {}, {}, {}
+        for file in sorted((Path(path) / "_delta_log").glob("*.json"))[2:]:
+            for line in file.read_text().splitlines():
+                add = json.loads(line).get("add")
+                if add is None or add.get("deletionVector"):
+                    continue
+                stats = json.loads(add["stats"])
+                rows += stats["numRecords"]
+                for name, value in flat(stats["minValues"]):
+                    low[name] = min(low.get(name, value), value)
+                for name, value in flat(stats["maxValues"]):
+                    high[name] = max(high.get(name, value), value)
+                for name, value in flat(stats["nullCount"]):
+                    nulls[name] = nulls.get(name, 0) + value
+                assert stats.get("tightBounds", True) is True
+        return [rows, low, high, nulls]
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of nested columns by their dotted names."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, float("inf") if value == "NaN" else value  # Spark's order
+
+
+def condition_of(error: BaseException) -> object:
+    """The error condition that Spark gives its errors; the first word of others."""
+    condition = getattr(error, "getCondition", lambda: None)()
+    return condition or str(error).split()[0]
+
+
+@contextmanager
+def pair_of(session: SparkSession, folder: Path, ddl: str, rows: str = ROWS) -> Iterator[Pair]:
+    """Makes a table by a definition after its name, fills it with rows, and copies it."""
+    stock, quick = folder / "stock", folder / "quick"
+    session.sql(f"CREATE TABLE delta.`{stock}` {ddl}")
+    # Four files, and vectors in two of them: the quick execution begins on what stock Delta has left.
+    session.sql(
+        f"INSERT INTO delta.`{stock}` ({', '.join(column.split()[0] for column in COLUMNS.split(', '))}) {rows}"
+    )
+    shutil.copytree(stock, quick)
+    yield Pair(session, str(stock), str(quick))
+
+
+KINDS = {
+    "plain": f"({COLUMNS}) USING delta TBLPROPERTIES ({VECTORS})",
+    "feed": f"({COLUMNS}) USING delta TBLPROPERTIES ({VECTORS}, 'delta.enableChangeDataFeed' = 'true')",
+    "partitioned": f"({COLUMNS}) USING delta PARTITIONED BY (p) TBLPROPERTIES ({VECTORS}, 'delta.enableChangeDataFeed' = 'true')",
+    "names": f"({COLUMNS}) USING delta TBLPROPERTIES ({VECTORS}, 'delta.columnMapping.mode' = 'name')",
+    "ids": f"({COLUMNS}) USING delta PARTITIONED BY (p) TBLPROPERTIES ({VECTORS}, 'delta.columnMapping.mode' = 'id')",
+    "clustered": f"({COLUMNS}) USING delta CLUSTER BY (id) TBLPROPERTIES ({VECTORS})",
+    "timed": f"({COLUMNS}) USING delta TBLPROPERTIES ({VECTORS}, 'delta.enableInCommitTimestamps' = 'true')",
+    "generated": f"({COLUMNS}, g BIGINT GENERATED ALWAYS AS (id * 2)) USING delta TBLPROPERTIES ({VECTORS})",
+    "not null": f"({COLUMNS.replace('id BIGINT', 'id BIGINT NOT NULL')}) USING delta TBLPROPERTIES ({VECTORS})",
+    "few statistics": f"({COLUMNS}) USING delta TBLPROPERTIES ({VECTORS}, 'delta.dataSkippingNumIndexedCols' = '1')",
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in ("feed", "partitioned") else pytest.param(kind, marks=pytest.mark.matrix) for kind in KINDS],
+)
+def test_a_quick_statement_does_what_stock_delta_does(session: SparkSession, tmp_path: Path, kind: str) -> None:
+    """After every statement the history is the same; at the end all rows, their places, files and the change feed are."""
+    with pair_of(session, tmp_path, KINDS[kind]) as pair:
+        for statement in STATEMENTS:
+            assert pair.run(statement) is None, statement
+        pair.same()
+
+
+def test_a_row_that_a_constraint_refuses_is_refused_as_by_stock_delta(session: SparkSession, tmp_path: Path) -> None:
+    """Nothing is committed, and the error is the same; rows that are allowed are changed."""
+    with pair_of(session, tmp_path, KINDS["plain"]) as pair:
+        for path in (pair.stock, pair.quick):
+            session.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT small CHECK (v < 100)")
+        assert pair.run("UPDATE {t} SET v = 99 WHERE id = 5") is None
+        assert pair.run("UPDATE {t} SET v = 100 WHERE id IN (6, 7)") == "it fails"
+        assert pair.run("UPDATE {t} SET v = CAST(w AS INT) WHERE id = 8") == "it fails"
+        assert pair.run("UPDATE {t} SET v = NULL WHERE id = 5") == "it fails"  # it is not certain that NULL is small
+        pair.same()
+
+
+REASONS = {
+    "DELETE FROM {t} WHERE true": "it changes all rows",
+    "UPDATE {t} SET v = 1": "it changes all rows",
+    "DELETE FROM {t} WHERE id IN (SELECT max(id) FROM {t})": "its condition",
+    "UPDATE {t} SET v = (SELECT max(v) FROM {t}) WHERE id = 3": "a value that it assigns",
+    "MERGE INTO {t} USING (SELECT 3 AS id) s ON {t}.id = s.id WHEN MATCHED THEN DELETE": "a statement of this kind is not served",
+}
+
+
+@pytest.mark.slow
+def test_what_is_not_served_is_left_to_stock_delta_and_says_why(session: SparkSession, tmp_path: Path) -> None:
+    """The result is the same, and the reason names the part of the statement."""
+    with pair_of(session, tmp_path, KINDS["plain"]) as pair:
+        for statement, reason in reversed(REASONS.items()):
+            assert (pair.run(statement) or "").startswith(reason), statement
+        pair.same()
+
+
+def test_the_setting_is_checked(session: SparkSession, tmp_path: Path) -> None:
+    """A word that means nothing is refused before anything is done."""
+    with pair_of(session, tmp_path, KINDS["plain"]) as pair, confs(session, {QUICK_CONF: "yes"}):
+        with pytest.raises(InvalidRequest, match="on or off"):
+            lakegate.sql(session, f"DELETE FROM delta.`{pair.quick}` WHERE id = 1")
+        assert session.read.format("delta").load(pair.quick).count() == 200
+
+
+@pytest.mark.slow
+def test_a_statement_that_lost_its_commit_is_rebased_without_a_spark_job(
+    session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """Rows that other commits added and rows of the same file: found, or changed again, in the driver; the result is serial."""
+    with pair_of(session, tmp_path, KINDS["feed"]) as pair, confs(session, {QUICK_CONF: "on"}):
+        table = f"delta.`{pair.quick}`"
+        for text, others in (
+            (
+                f"DELETE FROM {table} WHERE id IN (5, 900)",
+                [f"INSERT INTO {table} VALUES (900, 1, 'x', 'a', NULL, NULL, NULL)"],
+            ),
+            (f"UPDATE {table} SET v = v + 10 WHERE id < 30", [f"UPDATE {table} SET w = 'w' WHERE id = 20"]),
+            (
+                f"UPDATE {table} SET v = v + 10 WHERE id < 40",
+                [f"DELETE FROM {table} WHERE id = 21", f"DELETE FROM {table} WHERE id = 41"],
+            ),
+        ):
+            dml = statement(session, text)
+            assert dml is not None
+            staged = publisher(session).stage(dml)
+            for other in others:
+                session.sql(other.replace(table, f"delta.`{pair.stock}`"))
+                lakegate.sql(session, other)
+            session.sql(text.replace(table, f"delta.`{pair.stock}`"))
+
+            def finish(staged: Staged = staged) -> None:
+                assert publisher(session).finish(staged).lost_puts == 0
+
+            assert jobs(finish) == 0
+        assert pair.rows(pair.quick) == pair.rows(pair.stock)
