@@ -24,10 +24,11 @@ from pyspark.sql import SparkSession
 import lakegate
 from benchmarks.measure import cpu_s, figures, machine, write
 from lakegate.rows.committer import publisher
+from lakegate.rows.quick import QUICK_CONF
 from lakegate.rows.sql import statement
 from lakegate.rows.transaction import GROUP_CONF
 
-PAIRS, WARM_UP = 30, 6
+PAIRS, WARM_UP, QUICK_FIRST = 30, 6, 5
 WARM_UP_S, APPENDS_S, ROUNDS = 600, 30, 5
 STATEMENTS, STATEMENTS_WARMING = 96, 24
 """Statements in each cell. A statement takes longer the more statements its table has had, as updated rows lie in files of their
@@ -130,6 +131,45 @@ def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
             "median_of_pair_ratios": round(statistics.median(ratios), 3),
         }
     return result
+
+
+# ------------------------------------------------------------------------------------------------------------ quick
+
+
+def quick(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Measures keyed statements three ways, in turn: stock, Lakegate without and with quick execution. Run it in a driver of its own.
+
+    The first five of each are those of a driver that has just begun; the next ones warm it up.
+    """
+    found: dict[str, Any] = {}
+    for operation in ("DELETE", "UPDATE"):
+        sides: dict[str, tuple[type[StockTable], str, str, list[float], list[float]]] = {
+            "stock": (StockTable, "off", table(spark, folder, f"{operation}-stock"), [], []),
+            "lakegate": (lakegate.DeltaTable, "off", table(spark, folder, f"{operation}-off"), [], []),
+            "lakegate, quick": (lakegate.DeltaTable, "on", table(spark, folder, f"{operation}-on"), [], []),
+        }
+        for number in range(QUICK_FIRST + WARM_UP * 2 + PAIRS):
+            order = list(sides.values())
+            for kind, setting, path, first, warm in order if number % 2 else reversed(order):
+                spark.conf.set(QUICK_CONF, setting)
+                work = dml(kind, spark, path, number, operation)
+                begun = time.perf_counter()
+                done = work()
+                took_ms = (time.perf_counter() - begun) * 1000
+                assert setting == "off" or getattr(done, "why_stock", "") is None, done
+                if number < QUICK_FIRST:
+                    first.append(took_ms)
+                elif number >= QUICK_FIRST + WARM_UP * 2:
+                    warm.append(took_ms)
+        spark.conf.set(QUICK_CONF, "off")
+        for phase, place in (("first five", 3), ("warm", 4)):
+            stock = statistics.median(sides["stock"][place])
+            found[f"{operation}, {phase}"] = {
+                name: {**figures(side[place]), "times_stock": round(statistics.median(side[place]) / stock, 3)}
+                for name, side in sides.items()
+            }
+            print(operation, phase, found[f"{operation}, {phase}"], flush=True)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------- writers
@@ -346,6 +386,7 @@ def growth(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[SparkSession, Path], dict[str, Any]]] = {
     "uncontended": uncontended,
+    "quick": quick,
     "writers": writers,
     "lock": lock,
     "appender": appender,

@@ -201,7 +201,7 @@ final class RowFiles {
     job.getConfiguration().set("spark.sql.sources.writeJobUUID", uuid);
     return new WriteJobDescription(
         uuid, new SerializableConfiguration(job.getConfiguration()), factory, output, QuickStatement.seq(data), partitions, Option.empty(),
-        txn.deltaLog().dataPath().toString(), scala.collection.immutable.Map$.MODULE$.empty(), session.sessionState().conf().maxRecordsPerFile(),
+        txn.deltaLog().dataPath().toString(), PythonUtils.toScalaMap(Map.of()), session.sessionState().conf().maxRecordsPerFile(),
         session.sessionState().conf().sessionLocalTimeZone(), QuickStatement.seq(trackers));
   }
 

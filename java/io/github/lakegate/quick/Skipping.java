@@ -1,37 +1,132 @@
 package io.github.lakegate.quick;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.time.LocalDate;
+import java.time.format.DateTimeParseException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.BinaryComparison;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.In;
+import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.InterpretedMutableProjection;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.delta.DeltaColumnMapping;
 import org.apache.spark.sql.delta.actions.AddFile;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.unsafe.types.UTF8String;
 
-/** Rules out files by their partition, and by the smallest and largest values of their statistics. */
+/** Rules out files by their partition, and by the smallest and largest values in their statistics. */
 final class Skipping {
+  private static final ObjectMapper JSON = new ObjectMapper();
+  private static final List<DataType> INTEGERS = List.of(DataTypes.ByteType, DataTypes.ShortType, DataTypes.IntegerType, DataTypes.LongType);
+
+  /**
+   * A part of the condition that compares a column with constants.
+   *
+   * @param column its name in the statistics
+   * @param operator `=` for any of the values, or the comparison with the only value
+   */
+  private record Bound(String column, DataType type, String operator, List<Object> values) {
+    boolean mayHold(JsonNode statistics) {
+      Object low = value(statistics.path("minValues").path(column));
+      Object high = value(statistics.path("maxValues").path(column));
+      if (low == null || high == null) return true;
+      return switch (operator) {
+        case "<" -> values.stream().anyMatch(each -> compared(low, each) < 0);
+        case "<=" -> values.stream().anyMatch(each -> compared(low, each) <= 0);
+        case ">" -> values.stream().anyMatch(each -> compared(high, each) > 0);
+        case ">=" -> values.stream().anyMatch(each -> compared(high, each) >= 0);
+        default -> values.stream().anyMatch(each -> compared(low, each) <= 0 && compared(high, each) >= 0);
+      };
+    }
+
+    private Object value(JsonNode node) {
+      if (INTEGERS.contains(type)) return node.isIntegralNumber() ? node.asLong() : null;
+      if (!node.isTextual()) return null;
+      if (type.equals(DataTypes.StringType)) return UTF8String.fromString(node.asText());
+      try {
+        return LocalDate.parse(node.asText()).toEpochDay();
+      } catch (DateTimeParseException farAway) {
+        return null;
+      }
+    }
+
+    private static int compared(Object one, Object other) {
+      if (one instanceof UTF8String text) return text.compareTo((UTF8String) other);
+      return Long.compare((Long) one, ((Number) other).longValue());
+    }
+  }
+
   final List<Expression> ofData = new ArrayList<>(); // the parts of the condition that read no partition column
   private final List<InterpretedMutableProjection> ofPartition = new ArrayList<>();
+  private final List<Bound> bounds = new ArrayList<>();
 
   Skipping(Expression condition, List<Attribute> partitions) {
     List<Expression> parts = new ArrayList<>();
     split(condition, parts);
     for (Expression part : parts) {
       long read = QuickStatement.list(part.references()).stream().filter(each -> isOne(each, partitions)).count();
-      if (read == 0) ofData.add(part);
-      else if (read == part.references().size()) {
+      if (read == 0) {
+        ofData.add(part);
+        Bound bound = bound(part);
+        if (bound != null) bounds.add(bound);
+      } else if (read == part.references().size()) {
         ofPartition.add(new InterpretedMutableProjection(QuickStatement.<Expression>seq(List.of(part)), QuickStatement.seq(partitions)));
       }
     }
   }
 
-  boolean mayMatch(AddFile file, InternalRow partition) {
+  boolean mayMatch(AddFile file, InternalRow partition) throws IOException {
     for (InterpretedMutableProjection part : ofPartition) {
       InternalRow said = part.apply(partition);
       if (said.isNullAt(0) || !said.getBoolean(0)) return false;
     }
-    return true;
+    if (bounds.isEmpty() || file.stats() == null || file.stats().isEmpty()) return true;
+    JsonNode statistics = JSON.readTree(file.stats());
+    return bounds.stream().allMatch(bound -> bound.mayHold(statistics));
+  }
+
+  private static Bound bound(Expression part) {
+    if (part instanceof In in) {
+      List<Object> values = new ArrayList<>();
+      for (Expression each : QuickStatement.list(in.list())) {
+        if (!(each instanceof Literal literal)) return null;
+        values.add(literal.value());
+      }
+      return bound(in.value(), "=", values);
+    }
+    if (part instanceof InSet set) return bound(set.child(), "=", QuickStatement.list(set.hset()));
+    if (!(part instanceof BinaryComparison comparison)) return null;
+    String operator = comparison.symbol();
+    Expression left = QuickStatement.list(comparison.children()).get(0);
+    Expression right = QuickStatement.list(comparison.children()).get(1);
+    if (right instanceof Literal literal) return bound(left, operator, List.of(literal));
+    if (!(left instanceof Literal literal)) return null;
+    String turned = operator.replace('<', '^').replace('>', '<').replace('^', '>');
+    return bound(right, operator.equals("<=>") ? operator : turned, List.of(literal));
+  }
+
+  /** Null unless the comparison is with values of a type whose order is that of its statistics. */
+  private static Bound bound(Expression compared, String operator, List<?> constants) {
+    if (!(compared instanceof AttributeReference column)) return null;
+    DataType type = column.dataType();
+    if (!INTEGERS.contains(type) && !type.equals(DataTypes.StringType) && !type.equals(DataTypes.DateType)) return null;
+    List<Object> values = new ArrayList<>();
+    for (Object each : constants) values.add(each instanceof Literal literal ? literal.value() : each);
+    if (operator.equals("<=>") && values.contains(null)) return null; // it holds for NULL, which statistics do not show
+    values.removeIf(Objects::isNull);
+    StructField field = new StructField(column.name(), type, true, column.metadata());
+    return new Bound(DeltaColumnMapping.getPhysicalName(field), type, operator.equals("<=>") ? "=" : operator, values);
   }
 
   private static boolean isOne(Attribute column, List<Attribute> of) {

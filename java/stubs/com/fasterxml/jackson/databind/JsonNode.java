@@ -19,4 +19,9 @@ public abstract class JsonNode implements Iterable<JsonNode> {
   public Iterator<JsonNode> iterator() {
     return null;
   }
+
+  public native long asLong();
+  public native boolean isIntegralNumber();
+  public native boolean isTextual();
+  public native JsonNode path(String a);
 }

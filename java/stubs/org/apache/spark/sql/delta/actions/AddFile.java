@@ -23,4 +23,6 @@ public class AddFile implements FileAction {
   public native Tuple2<AddFile, RemoveFile> removeRows(DeletionVectorDescriptor a, boolean b, boolean c);
   public native RemoveFile removeWithTimestamp(long a, boolean b);
   public native Path toPath();
+
+  public native String stats();
 }
