@@ -137,9 +137,9 @@ def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def quick(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """Measures keyed statements three ways, in turn: stock, Lakegate without and with quick execution. Run it in a driver of its own.
+    """Measures keyed statements by stock Delta, and by Lakegate without and with quick execution, in turn.
 
-    The first five of each are those of a driver that has just begun; the next ones warm it up.
+    The first five of each are those of a driver that has just begun, if this part runs alone; the next ones warm it up.
     """
     found: dict[str, Any] = {}
     for operation in ("DELETE", "UPDATE"):

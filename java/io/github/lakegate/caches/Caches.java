@@ -47,8 +47,10 @@ public final class Caches {
     return isOn ? LastingSnapshot.hold(log) : null;
   }
 
-  /** Returns the files of a snapshot; null if only a Spark job knows them. */
+  /** Returns the files of a snapshot, the first time perhaps by a Spark job; null if they are too many, or not certainly known. */
   public static Seq<AddFile> files(Snapshot snapshot) {
-    return isOn && snapshot instanceof LastingSnapshot lasting ? lasting.files() : null;
+    if (!isOn) return null;
+    if (snapshot instanceof LastingSnapshot lasting) return lasting.files();
+    return snapshot.checksumOpt().isDefined() ? KnownFiles.of(snapshot, () -> snapshot.allFiles().collectAsList()) : null;
   }
 }

@@ -44,7 +44,7 @@ import scala.collection.immutable.Seq;
 /** Finds the live rows of files that match a condition, with Delta's own reader. */
 final class FileRows {
   /** More files, or more bytes, are read faster by Spark. */
-  private static final int FILES_MAX = 32;
+  private static final int FILES_MAX = 128;
 
   private static final long BYTES_MAX = 64L << 20;
 

@@ -187,7 +187,7 @@ public final class QuickStatement {
     if (!change.writesVectors.test(txn)) throw new Declined("it does not write deletion vectors");
     if (files == null) {
       Seq<AddFile> known = Caches.files(txn.snapshot());
-      if (known == null) throw new Declined("the files of its table are not known without a Spark job");
+      if (known == null) throw new Declined("its table has too many files, or their list is not certain");
       files = list(known);
     }
     FileRows reader = new FileRows(change.session, change.log, relation, condition, change.updates != null);
