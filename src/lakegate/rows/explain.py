@@ -10,6 +10,7 @@ from typing import Any
 from lakegate.rows.conflict.concurrency import OTHERS, outcome
 from lakegate.rows.conflict.read_set import Reads, Statement, StatementFacts, classify
 from lakegate.rows.execution import ROW_IDS, VECTORS
+from lakegate.rows.quick import why_not
 from lakegate.rows.statement import Dml
 
 READS = {
@@ -36,6 +37,8 @@ class Explanation:
     are not read if their statistics rule out the keys of the source."""
     obstacles: tuple[str, ...]
     """Reasons why it is executed again as a whole; empty if it is not."""
+    why_stock: str | None
+    """Why stock Delta executes it; None if the driver tries to, without a Spark job."""
     outcomes: Mapping[str, str]
     """Kind of another commit → what happens to this statement."""
 
@@ -46,6 +49,8 @@ class Explanation:
         if self.keys:
             lines.append(f"  keys: {', '.join(self.keys)}")
         lines += [f"  because {obstacle}" for obstacle in self.obstacles]
+        way = "in the driver, if it finds few rows" if self.why_stock is None else f"by stock Delta: {self.why_stock}"
+        lines.append(f"  executed: {way}")
         lines.append("  if another commit comes first, and")
         lines += [f"    {other}: {what}" for other, what in self.outcomes.items()]
         return "\n".join(lines)
@@ -68,5 +73,6 @@ def explain(dml: Dml) -> Explanation:
         condition=None if said is None else said._jc.toString(),
         keys=dml.keys(),
         obstacles=tuple(dict.fromkeys(facts.obstacles)),
+        why_stock=why_not(dml),
         outcomes={words: outcome(statement, other, has_vectors=facts.has_vectors) for other, words in OTHERS.items()},
     )

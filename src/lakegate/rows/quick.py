@@ -52,11 +52,16 @@ def execute(dml: Dml, files: Iterable[Body] | None = None, version: int = -1) ->
         Exception: The error of Spark's analysis, or of the commit, as stock Delta raises it.
     """
     why = why_not(dml)
-    if why is None:
-        command = dml.command
-        with dml.jvm.active():
-            why = dml.jvm.quick.run(dml.jvm.jsession, command, None if files is None else _lines(files), version)
-    return why
+    if why is not None:
+        return why
+    command = dml.command
+    if command is None:
+        return "this version of Spark is not served"
+    with dml.jvm.active():
+        answer: str | None = dml.jvm.quick.run(
+            dml.jvm.jsession, command, None if files is None else _lines(files), version
+        )
+    return answer
 
 
 def find(dml: Dml, files: Sequence[Body]) -> Mapping[str, BitMap64] | None:
@@ -70,6 +75,8 @@ def find(dml: Dml, files: Sequence[Body]) -> Mapping[str, BitMap64] | None:
         return None
     try:
         command = dml.command
+        if command is None:
+            return None
         with dml.jvm.active():
             text = dml.jvm.whole(dml.jvm.quick.find(dml.jvm.jsession, command, _lines(files)))
     except JVM_ERRORS:

@@ -163,7 +163,7 @@ class Dml:
 
     @cached_property
     def command(self) -> Any:
-        """The command that stock Delta would execute, with names resolved and constants computed; only with a `plan`."""
+        """The command that stock Delta would execute, analysed and optimized; None if this version of Spark is not served."""
         assert self.plan is not None, "a statement without a plan"
         with self.jvm.active():
             return self.jvm.quick.analysed(self.jvm.jsession, self.plan(self.jvm))

@@ -74,12 +74,16 @@ public final class QuickStatement {
   private QuickStatement() {}
 
   /**
-   * The command that stock Delta would execute.
+   * The command that stock Delta would execute; null if this version of Spark lacks a method that is needed to find out.
    *
    * @param statement as parsed, or made of resolved parts
    */
   public static LogicalPlan analysed(SparkSession session, LogicalPlan statement) {
-    return session.sessionState().executePlan(statement, CommandExecutionMode$.MODULE$.SKIP()).optimizedPlan();
+    try {
+      return session.sessionState().executePlan(statement, CommandExecutionMode$.MODULE$.SKIP()).optimizedPlan();
+    } catch (LinkageError lacking) {
+      return null;
+    }
   }
 
   /**
@@ -158,20 +162,24 @@ public final class QuickStatement {
     change.log.withNewTransaction(change.table, snapshot, txn -> {
       if (change.command.hasBeenExecuted(txn, change.session, Option.empty())) return null;
       List<Action> actions;
+      DeltaOperations.Operation operation;
+      scala.collection.immutable.Map<String, String> tags;
       try {
         actions = computed(change, txn, files);
+        operation =
+            change.updates == null ? new DeltaOperations.Delete(change.condition.toList()) : new DeltaOperations.Update(change.condition);
+        tags = RowTracking$.MODULE$.addPreservedRowTrackingTagIfNotSet(txn.snapshot(), none());
+        txn.registerSQLMetrics(change.session, change.metrics);
+        if (change.updates != null || !actions.isEmpty()) { // as stock Delta: an UPDATE without rows commits its token
+          Option<SetTransaction> token = change.command.createSetTransaction(change.session, change.log, Option.empty());
+          if (token.isDefined()) actions.add(0, token.get());
+        }
       } catch (Declined declined) {
         throw declined;
       } catch (Exception | LinkageError failed) {
         throw new Declined("the quick execution failed: " + failed);
       }
-      txn.registerSQLMetrics(change.session, change.metrics);
-      if (actions.isEmpty()) return null;
-      Option<SetTransaction> token = change.command.createSetTransaction(change.session, change.log, Option.empty());
-      if (token.isDefined()) actions.add(0, token.get());
-      DeltaOperations.Operation operation =
-          change.updates == null ? new DeltaOperations.Delete(change.condition.toList()) : new DeltaOperations.Update(change.condition);
-      txn.commitIfNeeded(seq(actions), operation, RowTracking$.MODULE$.addPreservedRowTrackingTagIfNotSet(txn.snapshot(), none()));
+      if (!actions.isEmpty()) txn.commitIfNeeded(seq(actions), operation, tags);
       return null;
     });
     change.session.sharedState().cacheManager().recacheByPlan(change.session, change.target);
