@@ -227,6 +227,7 @@ def test_a_row_that_a_constraint_refuses_is_refused_as_by_stock_delta(session: S
 REASONS = {
     "DELETE FROM {t} WHERE true": "it changes all rows",
     "UPDATE {t} SET v = 1": "it changes all rows",
+    "DELETE FROM {t} WHERE p = 'c d'": "it changes whole partitions",
     "DELETE FROM {t} WHERE id IN (SELECT max(id) FROM {t})": "its condition",
     "UPDATE {t} SET v = (SELECT max(v) FROM {t}) WHERE id = 3": "a value that it assigns",
     "MERGE INTO {t} USING (SELECT 3 AS id) s ON {t}.id = s.id WHEN MATCHED THEN DELETE": "a statement of this kind is not served",
@@ -236,7 +237,7 @@ REASONS = {
 @pytest.mark.slow
 def test_what_is_not_served_is_left_to_stock_delta_and_says_why(session: SparkSession, tmp_path: Path) -> None:
     """The result is the same, and the reason names the part of the statement."""
-    with pair_of(session, tmp_path, KINDS["plain"]) as pair:
+    with pair_of(session, tmp_path, KINDS["partitioned"]) as pair:
         for statement, reason in reversed(REASONS.items()):
             assert (pair.run(statement) or "").startswith(reason), statement
         pair.same()

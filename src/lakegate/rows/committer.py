@@ -22,6 +22,7 @@ from lakegate.delta.table_log import refuse_catalog
 from lakegate.effects import Steps, drive
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
+from lakegate.rows import quick
 from lakegate.rows.commit_attempt import Base
 from lakegate.rows.conflict.commit_protocol import RebasedAhead, Speculation, adopt, rebase_ahead, speculate
 from lakegate.rows.driver_state import Shared
@@ -67,6 +68,8 @@ class Staged:
     """The reason of each repeated execution during a rebase."""
     passed: Mapping[Version, tuple[Action, ...]] = field(default_factory=dict)
     """The commits on which it was rebased."""
+    why_stock: str | None = None
+    """Why stock Delta executed it; None if the driver did without a Spark job."""
     speculation: Speculation | None = None
     """Its speculative rebase on appends that are not committed yet."""
 
@@ -107,11 +110,18 @@ class Publisher(Shared):
             Exception: Any error that the statement itself raises.
         """
         statement_id, base = uuid.uuid4().hex, self.base(dml)
-        ran = self.gate.run(dml.execute, statement_id=statement_id, is_staged=True, table=dml.table)
+        why: str | None = None
+
+        def execute() -> object:
+            nonlocal why
+            why = quick.execute(dml)
+            return None if why is None else dml.execute()
+
+        ran = self.gate.run(execute, statement_id=statement_id, is_staged=True, table=dml.table)
         # If it found nothing to do, no commit names its snapshot: it was this version, or a later one.
         nothing = Captured(version=base.version, actions=(), info={}, is_nothing=True)
         commit = ran.commit if isinstance(ran.commit, Captured) else nothing
-        return Staged(dml=dml, statement_id=statement_id, commit=commit, base=base)
+        return Staged(dml=dml, statement_id=statement_id, commit=commit, base=base, why_stock=why)
 
     def follow(self, staged: Staged, meets: Meets = unknown) -> Staged:
         """Rebases a staged statement on the commits made since, so that `finish` has less to do; commits nothing.
@@ -165,6 +175,7 @@ class Publisher(Shared):
         transaction = Transaction(
             self, staged.dml, staged.statement_id, staged.base, token=token, known=staged.passed, meets=meets
         )
+        transaction.execution.why_stock = staged.why_stock
         transaction.execution.require_files(staged.commit)
         result = transaction.to_end(transaction.execution.with_token(staged.commit), staged.since)
         reasons = (*staged.reasons, *result.reasons)

@@ -109,6 +109,7 @@ class Execution:
         return self.with_token(ran.commit)
 
     def _execute(self) -> object:
+        self.why_stock = None  # it stays so if the commit is kept, which ends the execution
         self.why_stock = quick.execute(self._dml)
         return None if self.why_stock is None else self._dml.execute()
 

@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.Predicate;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -30,6 +31,7 @@ import org.apache.spark.sql.delta.commands.DeleteCommand;
 import org.apache.spark.sql.delta.commands.DeltaCommand;
 import org.apache.spark.sql.delta.commands.UpdateCommand;
 import org.apache.spark.sql.execution.CommandExecutionMode$;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.metric.SQLMetric;
 import scala.Option;
@@ -160,7 +162,7 @@ public final class QuickStatement {
 
   private static void execute(Change change, List<AddFile> files, Option<Snapshot> snapshot) {
     change.log.withNewTransaction(change.table, snapshot, txn -> {
-      if (change.command.hasBeenExecuted(txn, change.session, Option.empty())) return null;
+      if (files == null && change.command.hasBeenExecuted(txn, change.session, Option.empty())) return null;
       List<Action> actions;
       DeltaOperations.Operation operation;
       scala.collection.immutable.Map<String, String> tags;
@@ -251,8 +253,13 @@ public final class QuickStatement {
 
   private static Expression condition(Change change) {
     if (!change.condition.isDefined()) throw new Declined("it changes all rows");
-    require(change.condition.get(), relation(change), "its condition");
-    return change.condition.get();
+    Expression condition = change.condition.get();
+    LogicalRelation relation = relation(change);
+    require(condition, relation, "its condition");
+    Set<String> partitions = Set.of(((HadoopFsRelation) relation.relation()).partitionSchema().fieldNames());
+    boolean readsData = list(condition.references()).stream().anyMatch(each -> !partitions.contains(each.name()));
+    if (!readsData) throw new Declined("it changes whole partitions");
+    return condition;
   }
 
   /** An expression can be evaluated on single rows of the table alone, and always gives the same value. */
