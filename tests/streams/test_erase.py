@@ -202,7 +202,7 @@ def test_streams_interleaved_at_random_equal_a_plain_replay(
         for other, number, _, later in frames[turn:] if is_ahead else ():
             is_next = number == done[other] and other not in begun
             if is_next and (other, number) not in computed and chance.random() < 0.5:
-                kinds[other].stage(later, number)
+                kinds[other].stage(later, number, before=())
                 computed.add((other, number))
         may_end = may_crash and name != "In" and chance.random() < 0.7
         ends_after = frozenset({chance.choice(["store", "apply", "settle"])} if may_end else ())
