@@ -258,6 +258,7 @@ public final class QuickStatement {
     require(condition, relation, "its condition");
     Set<String> partitions = Set.of(((HadoopFsRelation) relation.relation()).partitionSchema().fieldNames());
     boolean readsData = list(condition.references()).stream().anyMatch(each -> !partitions.contains(each.name()));
+    if (condition.references().size() == 0) throw new Declined("it changes all rows, or none");
     if (!readsData) throw new Declined("it changes whole partitions");
     return condition;
   }
