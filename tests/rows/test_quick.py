@@ -214,13 +214,19 @@ def test_a_quick_statement_does_what_stock_delta_does(session: SparkSession, tmp
 
 def test_a_row_that_a_constraint_refuses_is_refused_as_by_stock_delta(session: SparkSession, tmp_path: Path) -> None:
     """Nothing is committed, and the error is the same; rows that are allowed are changed."""
-    with pair_of(session, tmp_path, KINDS["plain"]) as pair:
+    with pair_of(session, tmp_path, KINDS["partitioned"]) as pair:
+        assert pair.run("DELETE FROM {t} WHERE p IS NULL") == "it changes whole partitions"
         for path in (pair.stock, pair.quick):
             session.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT small CHECK (v < 100)")
+            session.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT placed CHECK (p IS NOT NULL)")
         assert pair.run("UPDATE {t} SET v = 99 WHERE id = 5") is None
         assert pair.run("UPDATE {t} SET v = 100 WHERE id IN (6, 7)") == "it fails"
-        assert pair.run("UPDATE {t} SET v = CAST(w AS INT) WHERE id = 8") == "it fails"
+        assert pair.run("UPDATE {t} SET v = CAST(w AS INT) WHERE id = 7") == "it fails"
         assert pair.run("UPDATE {t} SET v = NULL WHERE id = 5") == "it fails"  # it is not certain that NULL is small
+        assert (
+            pair.run("UPDATE {t} SET p = '' WHERE id = 5") == "it fails"
+        )  # an empty text is NULL in a partition column
+        assert pair.run("UPDATE {t} SET p = 'b' WHERE id = 5") is None
         pair.same()
 
 

@@ -46,6 +46,7 @@ import org.apache.spark.sql.delta.actions.Action;
 import org.apache.spark.sql.delta.actions.AddCDCFile;
 import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.delta.actions.Metadata;
+import org.apache.spark.sql.delta.actions.Protocol;
 import org.apache.spark.sql.delta.commands.cdc.CDCReader;
 import org.apache.spark.sql.delta.constraints.CheckDeltaInvariant;
 import org.apache.spark.sql.delta.constraints.Constraint;
@@ -84,6 +85,27 @@ final class RowFiles {
   private static final ObjectMapper JSON = new ObjectMapper();
   private static final UTF8String BEFORE = UTF8String.fromString("update_preimage");
   private static final UTF8String AFTER = UTF8String.fromString("update_postimage");
+
+  private static final int PREPARED_MAX = 32;
+  private static final Map<Key, Prepared> PREPARED = new LinkedHashMap<>();
+
+  /** That on which a preparation depends. */
+  private record Key(String session, Metadata metadata, Protocol protocol, boolean isFed, Map<String, String> settings) {}
+
+  /**
+   * A prepared write.
+   *
+   * @param output the columns as they are written
+   * @param checked the columns to which `checks`, the constraints, are bound
+   * @param ofStatistics the columns of `statistics`, the expression of a file's statistics; null if none are collected
+   */
+  private record Prepared(
+      Seq<Attribute> output,
+      Seq<Attribute> partitions,
+      Seq<Attribute> checked,
+      Seq<Expression> checks,
+      Seq<Attribute> ofStatistics,
+      Expression statistics) {}
 
   long changeFiles;
   long changeBytes;
@@ -126,21 +148,18 @@ final class RowFiles {
     DeltaLog log = txn.deltaLog();
     Metadata metadata = txn.metadata();
     Path root = log.dataPath();
-    List<Attribute> given = new ArrayList<>();
-    for (Attribute each : columns) given.add(fresh(each.name(), each.dataType(), each.metadata()));
-    if (isFed) given.add(fresh(CDCReader.CDC_TYPE_COLUMN_NAME(), DataTypes.StringType, org.apache.spark.sql.types.Metadata.empty()));
-    Dataset<Row> none = org.apache.spark.sql.classic.Dataset.ofRows(session, LocalRelation.fromExternalRows(QuickStatement.seq(given), QuickStatement.seq(List.of())));
-    var parted = txn.performCDCPartition(none);
-    var normal = txn.normalizeData(log, Option.empty(), parted._1());
-    Seq<Attribute> output = normal._2();
-    Seq<Attribute> partitions = txn.getPartitioningColumns(parted._2(), output);
-    List<Constraint> constraints = QuickStatement.list(Constraints.getAll(metadata, session));
-    constraints.addAll(QuickStatement.list(normal._3()));
-    if (normal._4().size() > 0) throw new QuickStatement.Declined("its table has an identity column that it writes");
-    check(normal._1().analyzed().output(), constraints);
-
-    Option<DeltaJobStatisticsTracker> tracker =
-        txn.getOptionalStatsTrackerAndStatsCollection(output, root, parted._2(), parted._1())._1();
+    Prepared prepared = prepared();
+    Seq<Attribute> output = prepared.output;
+    Seq<Attribute> partitions = prepared.partitions;
+    convertEmpty(output, partitions);
+    if (prepared.checks.size() > 0) {
+      InterpretedMutableProjection checks = new InterpretedMutableProjection(prepared.checks, prepared.checked);
+      for (InternalRow row : rows) checks.apply(row); // raises the error of stock Delta if a row violates a constraint
+    }
+    Option<DeltaJobStatisticsTracker> tracker = Option.empty();
+    if (prepared.statistics != null) {
+      tracker = Option.apply(new DeltaJobStatisticsTracker(log.newDeltaHadoopConf(), root, prepared.ofStatistics, prepared.statistics));
+    }
     List<WriteJobStatsTracker> trackers = new ArrayList<>();
     if (tracker.isDefined()) trackers.add(tracker.get());
     Map<String, String> settings = new HashMap<>(QuickStatement.map(metadata.configuration()));
@@ -170,17 +189,58 @@ final class RowFiles {
     return added;
   }
 
-  /** Raises the error of stock Delta if a row violates a constraint. */
-  private void check(Seq<Attribute> attributes, List<Constraint> constraints) {
-    Seq<CheckDeltaInvariant> checks = DeltaInvariantCheckerExec.buildInvariantChecks(attributes, QuickStatement.seq(constraints), session);
-    if (checks.size() == 0) return;
-    for (CheckDeltaInvariant each : QuickStatement.list(checks)) {
+  /** The preparation of a write of these rows, which is the same until the table's definition or a setting changes. */
+  private Prepared prepared() {
+    Map<String, String> settings = new HashMap<>(session.sessionState().conf().settings());
+    settings.keySet().removeIf(name -> name.startsWith("spark.databricks.delta.write.txn")); // numbers of statements
+    Key key = new Key(session.sessionUUID(), txn.metadata(), txn.protocol(), isFed, settings);
+    synchronized (PREPARED) {
+      Prepared known = PREPARED.get(key);
+      if (known != null) return known;
+    }
+    Prepared made = prepare();
+    synchronized (PREPARED) {
+      PREPARED.put(key, made);
+      if (PREPARED.size() > PREPARED_MAX) PREPARED.remove(PREPARED.keySet().iterator().next());
+    }
+    return made;
+  }
+
+  private Prepared prepare() {
+    List<Attribute> given = new ArrayList<>();
+    for (Attribute each : columns) given.add(fresh(each.name(), each.dataType(), each.metadata()));
+    if (isFed) given.add(fresh(CDCReader.CDC_TYPE_COLUMN_NAME(), DataTypes.StringType, org.apache.spark.sql.types.Metadata.empty()));
+    Dataset<Row> none =
+        org.apache.spark.sql.classic.Dataset.ofRows(
+            session, LocalRelation.fromExternalRows(QuickStatement.seq(given), QuickStatement.seq(List.of())));
+    var parted = txn.performCDCPartition(none);
+    var normal = txn.normalizeData(txn.deltaLog(), Option.empty(), parted._1());
+    if (normal._4().size() > 0) throw new QuickStatement.Declined("its table has an identity column that it writes");
+    List<Constraint> constraints = QuickStatement.list(Constraints.getAll(txn.metadata(), session));
+    constraints.addAll(QuickStatement.list(normal._3()));
+    Seq<Attribute> checked = normal._1().analyzed().output();
+    List<Expression> checks = new ArrayList<>();
+    for (CheckDeltaInvariant each : QuickStatement.list(DeltaInvariantCheckerExec.buildInvariantChecks(checked, QuickStatement.seq(constraints), session))) {
       if (!each.deterministic() || each.containsPattern(TreePattern.CURRENT_LIKE())) {
         throw new QuickStatement.Declined("a constraint of its table depends on the time of the statement");
       }
+      checks.add(each);
     }
-    InterpretedMutableProjection checked = new InterpretedMutableProjection(QuickStatement.<Expression>seq(QuickStatement.list(checks)), attributes);
-    for (InternalRow row : rows) checked.apply(row);
+    Seq<Attribute> output = normal._2();
+    Option<DeltaJobStatisticsTracker> tracker =
+        txn.getOptionalStatsTrackerAndStatsCollection(output, txn.deltaLog().dataPath(), parted._2(), parted._1())._1();
+    return new Prepared(
+        output, txn.getPartitioningColumns(parted._2(), output), checked, QuickStatement.seq(checks),
+        tracker.isDefined() ? tracker.get().dataCols() : null, tracker.isDefined() ? tracker.get().statsColExpr() : null);
+  }
+
+  /** An empty text is NULL in a partition column; constraints are tested afterwards. */
+  private void convertEmpty(Seq<Attribute> output, Seq<Attribute> partitions) {
+    List<Expression> converted = new ArrayList<>();
+    for (NamedExpression each : QuickStatement.list(V1WritesUtils.convertEmptyToNull(output, partitions))) converted.add((Expression) each);
+    if (converted.isEmpty()) return;
+    InterpretedMutableProjection convert = new InterpretedMutableProjection(QuickStatement.<Expression>seq(converted), output);
+    rows.replaceAll(row -> convert.apply(row).copy());
   }
 
   private WriteJobDescription description(Job job, Seq<Attribute> output, Seq<Attribute> partitions, List<WriteJobStatsTracker> trackers) {
@@ -235,19 +295,12 @@ final class RowFiles {
     }
   }
 
-  /** The rows, those of a partition together. An empty text is NULL in a partition column. */
+  /** The rows, those of a partition together. */
   private List<InternalRow> sorted(Seq<Attribute> output, Seq<Attribute> partitions) {
     if (partitions.size() == 0) return rows;
-    List<Expression> converted = new ArrayList<>();
-    for (NamedExpression each : QuickStatement.list(V1WritesUtils.convertEmptyToNull(output, partitions))) converted.add((Expression) each);
-    InterpretedMutableProjection convert =
-        converted.isEmpty() ? null : new InterpretedMutableProjection(QuickStatement.<Expression>seq(converted), output);
     InterpretedMutableProjection key = new InterpretedMutableProjection(QuickStatement.<Expression>seq(QuickStatement.list(partitions)), output);
     Map<InternalRow, List<InternalRow>> byPartition = new LinkedHashMap<>();
-    for (InternalRow each : rows) {
-      InternalRow row = convert == null ? each : convert.apply(each).copy();
-      byPartition.computeIfAbsent(key.apply(row).copy(), none -> new ArrayList<>()).add(row);
-    }
+    for (InternalRow row : rows) byPartition.computeIfAbsent(key.apply(row).copy(), none -> new ArrayList<>()).add(row);
     List<InternalRow> sorted = new ArrayList<>();
     byPartition.values().forEach(sorted::addAll);
     return sorted;

@@ -27,6 +27,7 @@ public class SparkSession extends org.apache.spark.sql.SparkSession {
     throw new UnsupportedOperationException("stub");
   }
 
+  public native String sessionUUID();
   public native SessionState sessionState();
   public native SharedState sharedState();
 }
