@@ -189,6 +189,7 @@ public final class QuickStatement {
 
   private static List<Action> computed(Change change, OptimisticTransaction txn, List<AddFile> files) throws Exception {
     long began = System.nanoTime();
+    for (SQLMetric each : map(change.metrics).values()) each.set(0); // the command may have been executed before
     LogicalRelation relation = relation(change);
     Expression condition = condition(change);
     if (change.updates != null) for (Expression each : list(change.updates)) require(each, relation, "a value that it assigns");
