@@ -39,7 +39,7 @@ ROWS = """
     FROM range(0, 200, 1, 4)
 """
 STATEMENTS = (
-    "DELETE FROM {t} WHERE id = 17",
+    "DELETE FROM {t} WHERE id IN (17, 50, 149)",
     "UPDATE {t} SET v = v + 1, w = upper(w) WHERE id IN (3, 4, 150, 199)",
     "DELETE FROM {t} WHERE w IS NULL AND id < 50",
     "UPDATE {t} SET w = '' WHERE d < DATE '1582-10-20' AND v <=> 2",
@@ -50,7 +50,8 @@ STATEMENTS = (
     "UPDATE {t} SET id = id WHERE id >= 60 AND id < 63",
     "DELETE FROM {t} WHERE id >= 100 AND id < 150",
 )
-"""The second-last changes nothing in three rows; the last one empties a file."""
+"""The first one deletes the first row of a file and the last one of another; the second-last changes no value; the last one empties a
+file."""
 
 
 @dataclass(frozen=True, slots=True)
