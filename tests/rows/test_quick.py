@@ -50,8 +50,8 @@ STATEMENTS = (
     "UPDATE {t} SET id = id WHERE id >= 60 AND id < 63",
     "DELETE FROM {t} WHERE id >= 100 AND id < 150",
 )
-"""The first one deletes the first row of a file and the last one of another; the second-last changes no value; the last one empties a
-file."""
+"""The first one deletes the first row of a file and the last one of another; the second-last changes no value; the last one empties
+a file."""
 
 
 @dataclass(frozen=True, slots=True)
