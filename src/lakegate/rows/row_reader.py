@@ -113,6 +113,7 @@ class TableRows:
             return {file["path"]: None for file in open_}
         quickly = quick.find(self._dml, self._adds(open_))
         if quickly is not None:
+            self._count(open_)
             return quickly
         # The condition may name the table's rows by their alias, and our columns must not be between them.
         concerned = self._dml.concerned(self._frame(open_))
@@ -242,14 +243,18 @@ class TableRows:
 
     def _frame(self, files: Collection[Body]) -> DataFrame:
         """Returns the live rows of files."""
+        self._count(files)
         with self._jvm.active():
             adds = self._jvm.to_seq(self._jvm.action({"add": add}) for add in self._adds(files))
             snapshot = self._log.unsafeVolatileSnapshot()
             return self._jvm.frame(self._log.createDataFrame(snapshot, adds, False, self._jvm.none))
 
-    def _adds(self, files: Collection[Body]) -> list[Body]:
-        """Returns the `add` of each file; counts its rows as read."""
+    def _count(self, files: Collection[Body]) -> None:
+        """Counts the rows of files as read."""
         self.rows_read += sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in files)
+
+    def _adds(self, files: Collection[Body]) -> list[Body]:
+        """Returns the `add` of each file."""
         columns = partition_columns(json.loads(self._log.unsafeVolatileSnapshot().metadata().json())["metaData"])
         return [as_add(file, columns) for file in files]
 
