@@ -91,7 +91,7 @@ def test_a_file_of_any_age_is_read(lake: Lake) -> None:
     assert all(report.passed_over == () for report in reports.values())
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_every_form_of_a_path_is_read(lake: Lake) -> None:
     """One file, a folder, a glob, a slash at the end, names with special characters, folders in folders, JSON and gzip."""
     names = ["a b", "p%20q", "x[1]", "c{d,e}", "h#i", "plus+", "é", "s*r", "q?"]
@@ -128,7 +128,7 @@ def test_every_form_of_a_path_is_read(lake: Lake) -> None:
     assert sources_of(lake.built()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_partition_folders_give_a_column_and_lose_no_file_next_to_them(lake: Lake) -> None:
     """Spark drops files next to such folders, and changes the order of columns when the first folder comes late."""
     source = lg.files(f"{lake.root}/in", schema="dt DATE, id STRING, h STRING, p DECIMAL(2, 1)")

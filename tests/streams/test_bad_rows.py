@@ -122,7 +122,7 @@ def test_a_policy_that_stops_names_the_rule(session: SparkSession, tmp_path: Pat
     assert b.rows("id", "v") == [(1, 5), (2, 5)]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_request_that_a_row_refuses_is_set_aside_and_the_others_apply(session: SparkSession, tmp_path: Path) -> None:
     """By its own values, by a column of the row that it meets, by a generated value; a key goes on with the request before it."""
     columns = "id BIGINT, v BIGINT, low BIGINT, share BIGINT GENERATED ALWAYS AS (12 div v)"

@@ -215,7 +215,7 @@ def test_a_value_of_json_is_never_changed_to_fit_the_stated_schema(session: Spar
     assert values["5e-324"] == 5e-324
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_keys_that_the_table_takes_for_one_are_one(session: SparkSession, tmp_path: Path) -> None:
     """Zero with and without a sign, NaN, texts of a CHAR with and without blanks: the last of two requests decides."""
     kinds = {"In": Append(), "Mut": mutate(match={"d": "d", "c": "c"}, set_={"v": "v"})}

@@ -104,7 +104,7 @@ def test_requests_follow_their_stream_to_a_new_name(session: SparkSession, tmp_p
     assert b.rows("id") == [("2",), ("4",)]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_request_table_that_is_gone_or_older_stops_the_streams(session: SparkSession, tmp_path: Path) -> None:
     """Moved away, restored from an older copy, recreated, or set back by RESTORE: no stream appends, nor does a user's own job."""
     b = bench(session, tmp_path, "id STRING, v STRING", *streams("id"))
