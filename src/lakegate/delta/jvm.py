@@ -222,7 +222,6 @@ class _Handles:
     caches: Any
     parts: Any
     scratch: Any
-    quick: Any
 
 
 @lru_cache(1)
@@ -240,7 +239,6 @@ def _handles(root: Any) -> _Handles:
         caches=Statics(root.io.github.lakegate.caches.Caches),
         parts=Statics(root.io.github.lakegate.Parts),
         scratch=Statics(root.io.github.lakegate.caches.ScratchLogs),
-        quick=Statics(getattr(root, f"{OURS}.quick.QuickStatement")),
     )
 
 
@@ -274,8 +272,11 @@ class Jvm:
         self._caches: Any = handles.caches
         self._parts: Any = handles.parts
         self._scratch: Any = handles.scratch
-        self.quick: Any = handles.quick
-        """The class that executes statements without a Spark job."""
+
+    @cached_property
+    def quick(self) -> Any:
+        """The class that executes statements without a Spark job; loaded at first use, because it needs much of Spark and Delta."""
+        return Statics(getattr(self.root, f"{OURS}.quick.QuickStatement"))
 
     @cached_property
     def hadoop_conf(self) -> Any:

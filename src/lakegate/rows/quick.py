@@ -68,11 +68,9 @@ def find(dml: Dml, files: Sequence[Body]) -> Mapping[str, BitMap64] | None:
     """Returns the live rows of files that match a statement's condition: path → positions. None if only Spark can tell.
 
     Args:
-        dml: The statement.
+        dml: A statement for which `why_not` returns None.
         files: The `add` of each file.
     """
-    if why_not(dml) is not None:
-        return None
     try:
         command = dml.command
         if command is None:

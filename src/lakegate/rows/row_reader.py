@@ -111,8 +111,7 @@ class TableRows:
             return {}
         if not self._is_within_budget(open_):
             return {file["path"]: None for file in open_}
-        quickly = quick.find(self._dml, self._adds(open_))
-        if quickly is not None:
+        if quick.why_not(self._dml) is None and (quickly := quick.find(self._dml, self._adds(open_))) is not None:
             self._count(open_)
             return quickly
         # The condition may name the table's rows by their alias, and our columns must not be between them.

@@ -10,6 +10,9 @@ from lakegate.syncs.targets.dialect import Connection, Dialect
 from lakegate.syncs.targets.faults import FaultKind
 from lakegate.syncs.targets.staging import GONE, MARKS, PUT
 
+SPREAD_ROWS = 100_000
+"""From this number of rows on, many processes stage them; fewer rows are staged by this process."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -56,7 +59,3 @@ class Part:
                 yield (n, GONE, 0, *mark, *[None if place is None else row[place] for place in of_gone])
         if n + 1 != end:
             raise RuntimeError(f"a part of {end - first} rows changed its size when it was read again: {n + 1 - first}")
-
-
-SPREAD_ROWS = 100_000
-"""From this number of rows on, many processes stage them; fewer rows are staged by this process."""

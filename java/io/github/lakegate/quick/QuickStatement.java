@@ -22,7 +22,6 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.DeltaOperations;
 import org.apache.spark.sql.delta.OptimisticTransaction;
-import org.apache.spark.sql.delta.RowTracking$;
 import org.apache.spark.sql.delta.Snapshot;
 import org.apache.spark.sql.delta.actions.Action;
 import org.apache.spark.sql.delta.actions.AddFile;
@@ -120,6 +119,7 @@ public final class QuickStatement {
   public static String find(SparkSession session, LogicalPlan command, String adds) throws IOException {
     try {
       Change change = of(session, command);
+      Served.check(change.log.unsafeVolatileSnapshot().protocol());
       FileRows reader = new FileRows(session, change.log, relation(change), condition(change), false);
       StringBuilder found = new StringBuilder();
       for (FileRows.Found each : reader.find(files(adds))) {
@@ -165,12 +165,10 @@ public final class QuickStatement {
       if (files == null && change.command.hasBeenExecuted(txn, change.session, Option.empty())) return null;
       List<Action> actions;
       DeltaOperations.Operation operation;
-      scala.collection.immutable.Map<String, String> tags;
       try {
         actions = computed(change, txn, files);
         operation =
             change.updates == null ? new DeltaOperations.Delete(change.condition.toList()) : new DeltaOperations.Update(change.condition);
-        tags = RowTracking$.MODULE$.addPreservedRowTrackingTagIfNotSet(txn.snapshot(), none());
         txn.registerSQLMetrics(change.session, change.metrics);
         if (change.updates != null || !actions.isEmpty()) { // as stock Delta: an UPDATE without rows commits its token
           Option<SetTransaction> token = change.command.createSetTransaction(change.session, change.log, Option.empty());
@@ -181,7 +179,7 @@ public final class QuickStatement {
       } catch (Exception | LinkageError failed) {
         throw new Declined("the quick execution failed: " + failed);
       }
-      if (!actions.isEmpty()) txn.commitIfNeeded(seq(actions), operation, tags);
+      if (!actions.isEmpty()) txn.commitIfNeeded(seq(actions), operation, none());
       return null;
     });
     change.session.sharedState().cacheManager().recacheByPlan(change.session, change.target);
@@ -194,7 +192,8 @@ public final class QuickStatement {
     Expression condition = condition(change);
     if (change.updates != null) for (Expression each : list(change.updates)) require(each, relation, "a value that it assigns");
     DeltaLog.assertRemovable(txn.snapshot());
-    Served.check(txn, change.updates != null);
+    Served.check(txn.protocol());
+    if (change.updates != null) Served.checkWrite(txn);
     if (!change.writesVectors.test(txn)) throw new Declined("it does not write deletion vectors");
     if (files == null) {
       Seq<AddFile> known = Caches.files(txn.snapshot());

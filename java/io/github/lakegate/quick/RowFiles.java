@@ -220,7 +220,8 @@ final class RowFiles {
     constraints.addAll(QuickStatement.list(normal._3()));
     Seq<Attribute> checked = normal._1().analyzed().output();
     List<Expression> checks = new ArrayList<>();
-    for (CheckDeltaInvariant each : QuickStatement.list(DeltaInvariantCheckerExec.buildInvariantChecks(checked, QuickStatement.seq(constraints), session))) {
+    var invariants = DeltaInvariantCheckerExec.buildInvariantChecks(checked, QuickStatement.seq(constraints), session);
+    for (CheckDeltaInvariant each : QuickStatement.list(invariants)) {
       if (!each.deterministic() || each.containsPattern(TreePattern.CURRENT_LIKE())) {
         throw new QuickStatement.Declined("a constraint of its table depends on the time of the statement");
       }
@@ -251,7 +252,8 @@ final class RowFiles {
     List<Attribute> data = new ArrayList<>();
     for (Attribute each : QuickStatement.list(output)) if (!ofPartitions.contains(each.exprId())) data.add(each);
     if (hasPartitions) data.addAll(QuickStatement.list(partitions));
-    Map<String, String> given = new HashMap<>(QuickStatement.map(TableParquetVersionOption.getWriterOptions(session, QuickStatement.none(), metadata.configuration())));
+    var ofVersion = TableParquetVersionOption.getWriterOptions(session, QuickStatement.none(), metadata.configuration());
+    Map<String, String> given = new HashMap<>(QuickStatement.map(ofVersion));
     given.put(DeltaOptions.WRITE_PARTITION_COLUMNS(), String.valueOf(hasPartitions));
     scala.collection.immutable.Map<String, String> options = PythonUtils.toScalaMap(given);
     DataSourceUtilsShims.mergeWriteOptionsIntoHadoopConf(options, job.getConfiguration());
@@ -298,7 +300,8 @@ final class RowFiles {
   /** The rows, those of a partition together. */
   private List<InternalRow> sorted(Seq<Attribute> output, Seq<Attribute> partitions) {
     if (partitions.size() == 0) return rows;
-    InterpretedMutableProjection key = new InterpretedMutableProjection(QuickStatement.<Expression>seq(QuickStatement.list(partitions)), output);
+    Seq<Expression> ofKey = QuickStatement.seq(QuickStatement.list(partitions));
+    InterpretedMutableProjection key = new InterpretedMutableProjection(ofKey, output);
     Map<InternalRow, List<InternalRow>> byPartition = new LinkedHashMap<>();
     for (InternalRow row : rows) byPartition.computeIfAbsent(key.apply(row).copy(), none -> new ArrayList<>()).add(row);
     List<InternalRow> sorted = new ArrayList<>();

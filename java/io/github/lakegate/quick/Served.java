@@ -2,7 +2,7 @@ package io.github.lakegate.quick;
 
 import java.util.Set;
 import org.apache.spark.sql.delta.OptimisticTransaction;
-import org.apache.spark.sql.delta.RowTracking$;
+import org.apache.spark.sql.delta.actions.Protocol;
 import org.apache.spark.sql.delta.files.TransactionalWrite$;
 
 /** The tables that are served: by their features, and by settings that let stock Delta write in another way. */
@@ -12,17 +12,17 @@ final class Served {
       Set.of(
           "allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection", "clustering",
           "columnMapping", "deletionVectors", "domainMetadata", "generatedColumns", "identityColumns", "inCommitTimestamp",
-          "invariants", "materializePartitionColumns", "rowTracking", "timestampNtz", "typeWidening", "typeWidening-preview",
-          "v2Checkpoint", "vacuumProtocolCheck");
+          "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck");
 
   private Served() {}
 
-  static void check(OptimisticTransaction txn, boolean writesRows) {
-    for (String feature : QuickStatement.list(txn.protocol().readerAndWriterFeatureNames())) {
+  static void check(Protocol protocol) {
+    for (String feature : QuickStatement.list(protocol.readerAndWriterFeatureNames())) {
       if (!FEATURES.contains(feature)) throw new QuickStatement.Declined("its table has the feature " + feature);
     }
-    if (!writesRows) return;
-    if (RowTracking$.MODULE$.isEnabled(txn.protocol(), txn.metadata())) throw new QuickStatement.Declined("its table tracks rows");
+  }
+
+  static void checkWrite(OptimisticTransaction txn) {
     if (TransactionalWrite$.MODULE$.shouldOptimizeWrite(txn.metadata(), txn.spark().sessionState().conf())) {
       throw new QuickStatement.Declined("its table optimizes what is written");
     }
