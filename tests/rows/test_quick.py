@@ -251,7 +251,9 @@ def test_what_is_not_served_is_left_to_stock_delta_and_says_why(session: SparkSe
 
 
 @pytest.mark.slow
-def test_a_table_with_a_feature_that_is_not_served_is_left_to_stock_delta(session: SparkSession, tmp_path: Path) -> None:
+def test_a_table_with_a_feature_that_is_not_served_is_left_to_stock_delta(
+    session: SparkSession, tmp_path: Path
+) -> None:
     """Row tracking gives each row an id, which an UPDATE would have to keep."""
     tracked = KINDS["plain"].replace(VECTORS, f"{VECTORS}, 'delta.enableRowTracking' = 'true'")
     with pair_of(session, tmp_path, tracked) as pair:
