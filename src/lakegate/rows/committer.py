@@ -22,10 +22,10 @@ from lakegate.delta.table_log import refuse_catalog
 from lakegate.effects import Steps, drive
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
-from lakegate.rows import quick
 from lakegate.rows.commit_attempt import Base
 from lakegate.rows.conflict.commit_protocol import RebasedAhead, Speculation, adopt, rebase_ahead, speculate
 from lakegate.rows.driver_state import Shared
+from lakegate.rows.quick_or_stock import run
 from lakegate.rows.result import Result, reported
 from lakegate.rows.statement import Dml
 from lakegate.rows.transaction import Meets, Transaction, unknown
@@ -110,18 +110,12 @@ class Publisher(Shared):
             Exception: Any error that the statement itself raises.
         """
         statement_id, base = uuid.uuid4().hex, self.base(dml)
-        why: str | None = None
-
-        def execute() -> object:
-            nonlocal why
-            why = quick.execute(dml)
-            return None if why is None else dml.execute()
-
-        ran = self.gate.run(execute, statement_id=statement_id, is_staged=True, table=dml.table)
+        done = run(self, dml, statement_id=statement_id, is_staged=True)
         # If it found nothing to do, no commit names its snapshot: it was this version, or a later one.
         nothing = Captured(version=base.version, actions=(), info={}, is_nothing=True)
-        commit = ran.commit if isinstance(ran.commit, Captured) else nothing
-        return Staged(dml=dml, statement_id=statement_id, commit=commit, base=base, why_stock=why)
+        kept = done.ran.commit
+        commit = kept if isinstance(kept, Captured) else nothing
+        return Staged(dml=dml, statement_id=statement_id, commit=commit, base=base, why_stock=done.why_stock)
 
     def follow(self, staged: Staged, meets: Meets = unknown) -> Staged:
         """Rebases a staged statement on the commits made since, so that `finish` has less to do; commits nothing.

@@ -26,7 +26,7 @@ from lakegate.rows.merge_builder import (
     required,
 )
 from lakegate.rows.optimize_builder import DeltaOptimizeBuilder
-from lakegate.rows.quick import delete_plan, update_plan
+from lakegate.rows.quick import of_delete, of_update
 from lakegate.rows.result import Result
 from lakegate.rows.statement import Dml, location_of
 from lakegate.rows.thread_scope import run
@@ -465,7 +465,7 @@ class DeltaTable(stock.DeltaTable):
             table=self._location,
             operation=Operation.DELETE,
             execute=lambda: stocks.delete(condition),
-            plan=None if concerned is None else lambda jvm: delete_plan(jvm, self._jdt, concerned),
+            quick=None if concerned is None else lambda jvm: of_delete(jvm, self._jdt, concerned),
             execute_on=lambda path: opened_at(self._spark, path, self._name).delete(condition),
             alias=self._name,
             condition=concerned,
@@ -485,7 +485,7 @@ class DeltaTable(stock.DeltaTable):
             table=self._location,
             operation=Operation.UPDATE,
             execute=lambda: stocks.update(condition, set),
-            plan=None if concerned is None else lambda jvm: update_plan(jvm, self._jdt, concerned, assigned),
+            quick=None if concerned is None else lambda jvm: of_update(jvm, self._jdt, concerned, assigned),
             execute_on=update_at,
             alias=self._name,
             condition=concerned,

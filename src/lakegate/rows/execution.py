@@ -21,6 +21,7 @@ from lakegate.rows import quick, shallow_clone
 from lakegate.rows.concurrent_commits import ConcurrentCommits, facts_of
 from lakegate.rows.conflict.read_set import Reads, Statement, classify
 from lakegate.rows.driver_state import Shared
+from lakegate.rows.quick_or_stock import run
 from lakegate.rows.row_reader import TableRows
 from lakegate.rows.statement import Dml
 
@@ -95,23 +96,14 @@ class Execution:
         self._set_number()
         # The stock commit would not carry the token, so it is staged.
         with self._jvm.holding(self._log), self._timed():
-            ran = self._gate.run(
-                self._execute,
-                statement_id=self._statement_id,
-                is_staged=self._token is not None,
-                table=self._dml.table,
-            )
+            done = run(self._shared, self._dml, statement_id=self._statement_id, is_staged=self._token is not None)
+        ran, self.why_stock = done.ran, done.why_stock
         self.returned = ran.returned
         if isinstance(ran.commit, Committed):
             return ran.commit
         self.computed_on = ran.commit.version
         self._stock_id = ran.commit.info.get("txnId")
         return self.with_token(ran.commit)
-
-    def _execute(self) -> object:
-        self.why_stock = None  # it stays so if the commit is kept, which ends the execution
-        self.why_stock = quick.execute(self._dml)
-        return None if self.why_stock is None else self._dml.execute()
 
     def run_on(self, files: Sequence[Body], version: Version) -> Captured | Committed:
         """Executes the statement on these files only, as they are at a version; keeps its commit."""
@@ -139,12 +131,12 @@ class Execution:
         adds = [as_add(file, partition_columns(metadata)) for file in files]
         why: str | None = None
 
-        def run() -> None:
+        def execute() -> None:
             nonlocal why
             why = quick.execute(self._dml, adds, newest)
 
         with self._timed():
-            ran = self._gate.run(run, statement_id=self._statement_id, is_staged=True, table=self._dml.table)
+            ran = self._gate.run(execute, statement_id=self._statement_id, is_staged=True, table=self._dml.table)
         if why is not None:
             return None
         return ran.commit if isinstance(ran.commit, Committed) else self.with_token(ran.commit)
@@ -185,7 +177,9 @@ class Execution:
         )
         match statement.reads:
             case Reads.KEYS:
-                _ = self.rows, self._dml.described_keys
+                _ = self.rows
+                if self.why_stock is not None:  # the driver has the keys of a quick MERGE
+                    _ = self._dml.described_keys
             case Reads.ROWS:
                 _ = self.rows, self._dml.described_condition
         return statement

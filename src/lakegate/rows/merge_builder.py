@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from lakegate.ids import TableLocation
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.explain import Explanation, explain
+from lakegate.rows.quick import of_plan
 from lakegate.rows.result import with_result
 from lakegate.rows.statement import Dml
 from lakegate.rows.thread_scope import run
@@ -48,7 +49,7 @@ class Clauses:
     matched: Sequence[Clause] | None = ()
     """Each WHEN MATCHED, to be repeated on another table; None if there are other clauses."""
 
-    def dml(self, execute: Callable[[], object]) -> Dml:
+    def dml(self, execute: Callable[[], object], builder: Any) -> Dml:
         conditions = [column for column in self.by_source if column is not None]
         every = None
         if self.by_source and len(conditions) == len(self.by_source):
@@ -60,6 +61,7 @@ class Clauses:
             table=self.table,
             operation=Operation.MERGE,
             execute=execute,
+            quick=lambda jvm: of_plan(jvm, builder),
             execute_on=None if self.matched is None else self._execute_on,
             alias=self.alias,
             condition=every,
@@ -226,12 +228,12 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
 
         Source: `delta.tables.DeltaMergeBuilder.execute`.
         """
-        result = run(self._clauses.dml(super().execute))
+        result = run(self._clauses.dml(super().execute, self._jbuilder))
         return with_result(result.returned if result.returned is not None else result.counted(self._spark), result)
 
     def explain(self) -> Explanation:
         """Explains on what the MERGE depends, and what a concurrent commit means for it; executes nothing."""
-        return explain(self._clauses.dml(super().execute))
+        return explain(self._clauses.dml(super().execute, self._jbuilder))
 
     def _matched(
         self,

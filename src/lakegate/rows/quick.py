@@ -20,21 +20,33 @@ from lakegate.rows.plan_analysis import CATALYST
 from lakegate.rows.statement import TO_EXPRESSION, Dml
 
 QUICK_CONF = "spark.lakegate.quick"
-"""Session setting: `on`, or `off` (default)."""
+"""Session setting: `on`, `off` (default), or `verify`."""
+VERIFY = "verify"
+FAILED = "the quick execution failed"
+"""The begin of a reason: a failure that is not expected."""
+
+
+def setting(dml: Dml) -> str:
+    """Returns the session's setting.
+
+    Raises:
+        InvalidRequest: It has an unknown value.
+    """
+    said = str(dml.session.conf.get(QUICK_CONF, "off"))
+    if said not in ("on", "off", VERIFY):
+        raise InvalidRequest(f"{QUICK_CONF} is on, off or {VERIFY}; nothing was done", found=said)
+    return said
 
 
 def why_not(dml: Dml) -> str | None:
     """Returns why a statement is not executed in this way, as far as this is known before; None if it is tried.
 
     Raises:
-        InvalidRequest: The setting is neither `on` nor `off`.
+        InvalidRequest: The setting has an unknown value.
     """
-    setting = dml.session.conf.get(QUICK_CONF, "off")
-    if setting not in ("on", "off"):
-        raise InvalidRequest(f"{QUICK_CONF} is on or off; nothing was done", found=setting)
-    if setting == "off":
+    if setting(dml) == "off":
         return f"{QUICK_CONF} is off"
-    return "a statement of this kind is not served" if dml.plan is None else None
+    return "a statement of this kind is not served" if dml.quick is None else None
 
 
 def execute(dml: Dml, files: Iterable[Body] | None = None, version: int = -1) -> str | None:
@@ -54,29 +66,23 @@ def execute(dml: Dml, files: Iterable[Body] | None = None, version: int = -1) ->
     why = why_not(dml)
     if why is not None:
         return why
-    command = dml.command
-    if command is None:
-        return "this version of Spark is not served"
     with dml.jvm.active():
-        answer: str | None = dml.jvm.quick.run(
-            dml.jvm.jsession, command, None if files is None else _lines(files), version
-        )
+        answer: str | None = dml.analysed_quick.run(None if files is None else _lines(files), version)
     return answer
 
 
 def find(dml: Dml, files: Sequence[Body]) -> Mapping[str, BitMap64] | None:
-    """Returns the live rows of files that match a statement's condition: path → positions. None if only Spark can tell.
+    """Returns the live rows that match a statement's condition: path of each file that had to be read → positions.
+
+    Returns None if only Spark can tell.
 
     Args:
         dml: A statement for which `why_not` returns None.
         files: The `add` of each file.
     """
     try:
-        command = dml.command
-        if command is None:
-            return None
         with dml.jvm.active():
-            text = dml.jvm.whole(dml.jvm.quick.find(dml.jvm.jsession, command, _lines(files)))
+            text = dml.jvm.whole(dml.analysed_quick.find(_lines(files)))
     except JVM_ERRORS:
         return None
     if text is None:
@@ -89,19 +95,24 @@ def _lines(files: Iterable[Body]) -> str:
     return "\n".join(json.dumps({"add": file}) for file in files)
 
 
-def delete_plan(jvm: Jvm, table: Any, condition: Column) -> Any:
-    """Returns the plan that stock `DeltaTable.delete` makes. `table`: the stock table's JVM object."""
-    return _nodes(jvm).DeleteFromTable(_analysed(table), _expression(jvm, condition))
+def of_plan(jvm: Jvm, plan: Any) -> Any:
+    """Returns the `QuickStatement` of a plan, or of the builder of a stock MERGE."""
+    return jvm.quick.of(jvm.jsession, plan)
 
 
-def update_plan(jvm: Jvm, table: Any, condition: Column, assigned: Mapping[str, Column]) -> Any:
-    """Returns the plan that stock `DeltaTable.update` makes. `assigned`: name of each column → its new value."""
+def of_delete(jvm: Jvm, table: Any, condition: Column) -> Any:
+    """Returns the `QuickStatement` of the plan that stock `DeltaTable.delete` makes. `table`: the stock table's JVM object."""
+    return of_plan(jvm, _nodes(jvm).DeleteFromTable(_analysed(table), _expression(jvm, condition)))
+
+
+def of_update(jvm: Jvm, table: Any, condition: Column, assigned: Mapping[str, Column]) -> Any:
+    """Returns the `QuickStatement` of the plan that stock `DeltaTable.update` makes. `assigned`: column → its new value."""
     named = getattr(jvm.root, f"{CATALYST}.analysis.UnresolvedAttribute")
     assignments = [
         _nodes(jvm).Assignment(named.quotedString(name), _expression(jvm, value)) for name, value in assigned.items()
     ]
     some = getattr(jvm.root, "scala.Option").apply(_expression(jvm, condition))
-    return _nodes(jvm).UpdateTable(_analysed(table), jvm.to_seq(assignments), some)
+    return of_plan(jvm, _nodes(jvm).UpdateTable(_analysed(table), jvm.to_seq(assignments), some))
 
 
 def _nodes(jvm: Jvm) -> Any:

@@ -111,11 +111,10 @@ class TableRows:
             return {}
         if not self._is_within_budget(open_):
             return {file["path"]: None for file in open_}
-        if quick.why_not(self._dml) is None and (quickly := quick.find(self._dml, self._adds(open_))) is not None:
-            self._count(open_)
+        if (quickly := self._found_quickly(open_)) is not None:
             return quickly
         # The condition may name the table's rows by their alias, and our columns must not be between them.
-        concerned = self._dml.concerned(self._frame(open_))
+        concerned = self._dml.concerned(self.frame(open_))
         found: list[Any] | None = None
         if _has_positions(concerned):
             found = concerned.select("_metadata.file_path", "_metadata.row_index").limit(POSITIONS_MAX + 1).collect()
@@ -127,6 +126,15 @@ class TableRows:
             entered.setdefault(self._path(name, open_), BitMap64()).add(row)
         return entered
 
+    def _found_quickly(self, files: Sequence[Body]) -> Mapping[str, BitMap64] | None:
+        """Returns the rows of files that match the condition: path → positions; None if a Spark job has to find them."""
+        if not files:
+            return {}
+        if quick.why_not(self._dml) is not None or (found := quick.find(self._dml, self._adds(files))) is None:
+            return None
+        self._count([file for file in files if file["path"] in found])
+        return {path: rows for path, rows in found.items() if rows}
+
     def meet_keys(self, came: Sequence[FileChange], gone: Sequence[FileChange]) -> bool:
         """Returns True if an added or removed row matches a source row."""
         came = [change for change in came if _state(change) not in self._unmet]
@@ -137,6 +145,8 @@ class TableRows:
         return is_met
 
     def _is_met(self, came: Sequence[FileChange], gone: Sequence[FileChange]) -> bool:
+        if (answer := self._is_met_quickly(came, gone)) is not None:
+            return answer
         keys = self._dml.described_keys
         new = self._not_ruled_out(keys, [file.after for file in came if file.after is not None])
         old = [change for change in gone if self._may_have_lost(keys, change)]
@@ -144,9 +154,28 @@ class TableRows:
             return True  # an old form of `remove` lacks the values that are needed to read the file again
         if not self._is_within_budget([*new, *(change.before for change in old if change.before is not None)]):
             return True
-        frames = [self._frame(new)] if new else []
+        frames = [self.frame(new)] if new else []
         frames += [self._lost(change) for change in old]
         return any(not self._dml.met(frame).isEmpty() for frame in frames)
+
+    def _is_met_quickly(self, came: Sequence[FileChange], gone: Sequence[FileChange]) -> bool | None:
+        """Answers `meet_keys`; None if a Spark job has to."""
+        new = [file.after for file in came if file.after is not None]
+        old = {file.path: file.before for file in gone if file.before is not None}
+        if any("partitionValues" not in file for file in old.values()) or not self._is_within_budget(
+            [*new, *old.values()]
+        ):
+            return None
+        found, before = self._found_quickly(new), self._found_quickly(list(old.values()))
+        if found is None or before is None:
+            return None
+        if found:
+            return True
+        after = {file.path: file.after for file in gone}
+        return any(
+            (left := after[path]) is None or rows & (self._marked(left) - self._marked(old[path]))
+            for path, rows in before.items()
+        )
 
     def moved(self, gone: Sequence[FileChange], copies: Sequence[Body]) -> Mapping[str, BitMap64] | None:
         """Finds the rows that files have lost in copies of them; equal rows are interchangeable.
@@ -155,7 +184,7 @@ class TableRows:
         """
         if not self._is_within_budget([*copies, *(change.before for change in gone if change.before is not None)]):
             return None
-        schema = self._frame(copies[:1]).schema
+        schema = self.frame(copies[:1]).schema
         if not all(_is_compared(field.dataType) for field in schema.fields):
             return None
         if any("partitionValues" not in (change.before or {}) for change in gone):
@@ -163,7 +192,7 @@ class TableRows:
         names = [f"c{place}" for place in range(len(schema.fields))]
         lost = reduce(DataFrame.unionAll, [self._lost(change) for change in gone])
         lost = lost.select(*_exact(schema, names))
-        copied = self._frame(copies)
+        copied = self.frame(copies)
         copied = copied.select(
             *_exact(schema, names),
             F.col("_metadata.file_path").alias(FILE),
@@ -240,7 +269,7 @@ class TableRows:
         rows = None if change.after is None else self._marked(change.after) - self._marked(before)
         return self._may_have(condition, before, rows)
 
-    def _frame(self, files: Collection[Body]) -> DataFrame:
+    def frame(self, files: Collection[Body]) -> DataFrame:
         """Returns the live rows of files."""
         self._count(files)
         with self._jvm.active():
@@ -262,9 +291,9 @@ class TableRows:
         before = change.before
         assert before is not None, "only an earlier file can lose rows"
         if change.after is None:
-            return self._frame([before])
+            return self.frame([before])
         positions = self._marked(change.after) - self._marked(before)
-        frame = self._frame([{key: value for key, value in before.items() if key != "deletionVector"}])
+        frame = self.frame([{key: value for key, value in before.items() if key != "deletionVector"}])
         if len(positions) <= LISTED_MAX:
             return frame.where(F.col("_metadata.row_index").isin(list(positions)))
         listed = self._dml.session.createDataFrame([(position,) for position in positions], f"{ROW} long")

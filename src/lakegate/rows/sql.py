@@ -21,6 +21,7 @@ from lakegate.rows.conflict_details import telling_conflicts
 from lakegate.rows.explain import Explanation, explain
 from lakegate.rows.optimize_builder import optimized
 from lakegate.rows.plan_analysis import EXPRESSIONS, PATTERNS, kind
+from lakegate.rows.quick import of_plan
 from lakegate.rows.result import with_result
 from lakegate.rows.statement import Dml, location_of, relocation
 from lakegate.rows.thread_scope import run
@@ -147,7 +148,8 @@ def _said(
     if operation is Operation.INSERT and not said.overwrite() and is_whole:
         # Analysed at once, with all names in its text; it is not analysed later.
         source = None if _names_nothing(jvm, said.query()) else _Parts(jvm, spark, plan).inserted()
-        return Dml(operation=operation, source=source, **common)
+        quick = None if _have_frames(kwargs) else lambda jvm: of_plan(jvm, plan)
+        return Dml(operation=operation, source=source, quick=quick, **common)
         # Other statements are tested on single rows later, without a WITH clause or a data frame in a sub-query.
     has_frames = _have_frames(kwargs)
     if said is not plan or (
@@ -160,8 +162,8 @@ def _said(
         return Dml(operation=operation, obstacles=(PADS,), **common)
     parts = _Parts(jvm, spark, plan)
 
-    def own_plan(_: Jvm) -> object:
-        return plan
+    def own_plan(jvm: Jvm) -> object:
+        return of_plan(jvm, plan)
 
     match operation:
         case Operation.DELETE:
@@ -169,7 +171,7 @@ def _said(
             return Dml(
                 operation=operation,
                 condition=condition,
-                plan=own_plan,
+                quick=own_plan,
                 execute_on=lambda path: parts.run_on(target, path),
                 **common,
             )
@@ -183,7 +185,7 @@ def _said(
                 operation=operation,
                 condition=where,
                 assigned=assigned,
-                plan=own_plan,
+                quick=own_plan,
                 execute_on=None if len(of_rows) < len(assignments) else lambda path: parts.run_on(target, path),
                 **common,
             )
@@ -191,8 +193,14 @@ def _said(
             by_source = [parts.optional(each.condition()) for each in jvm.from_seq(plan.notMatchedBySourceActions())]
             source, on = parts.frame(plan.sourceTable()), parts.column(plan.mergeCondition())
             matched = jvm.from_seq(plan.matchedActions())
+
+            def of_frames(jvm: Jvm) -> object:
+                children = [plan.targetTable(), cast("Any", source)._jdf.queryExecution().analyzed()]
+                return of_plan(jvm, plan.withNewChildren(jvm.to_seq(children)))
+
             return Dml(
                 operation=operation,
+                quick=of_frames if has_frames else own_plan,
                 execute_on=(lambda path: parts.run_on(target, path, source)) if parts.is_matched_only() else None,
                 condition=_any_of(by_source),
                 values=parts.assigned_by_merge(),

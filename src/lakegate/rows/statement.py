@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -55,8 +55,8 @@ class Dml:
     operation: Operation
     execute: Callable[[], object]
     """Runs it on its table, and returns stock Delta's result."""
-    plan: Callable[[Jvm], Any] | None = None
-    """Makes the plan of Spark that `execute` analyses; None: only `execute` can run it."""
+    quick: Callable[[Jvm], Any] | None = None
+    """Makes its `QuickStatement` in the JVM, which runs without a Spark job; None: only `execute` runs it."""
     execute_on: Callable[[str], object] | None = None
     """Runs it on the table at another path; None if the result would differ."""
     alias: str | None = None
@@ -141,7 +141,7 @@ class Dml:
 
     def forget(self) -> None:
         """Clears cached values that depend on the table's columns."""
-        for name in ("_empty", "command", "described_condition", "described_keys"):
+        for name in ("_empty", "analysed_quick", "described_condition", "described_keys"):
             self.__dict__.pop(name, None)
 
     def facts(self, *, has_vectors: bool, has_row_ids: bool) -> StatementFacts:
@@ -162,11 +162,11 @@ class Dml:
         return Jvm(self.session)
 
     @cached_property
-    def command(self) -> Any:
-        """The command that stock Delta would execute, analysed and optimized; None if this version of Spark is not served."""
-        assert self.plan is not None, "a statement without a plan"
+    def analysed_quick(self) -> Any:
+        """Its `QuickStatement`; of a MERGE or an INSERT with the rows of its source."""
+        assert self.quick is not None, "a statement that only stock Delta runs"
         with self.jvm.active():
-            return self.jvm.quick.analysed(self.jvm.jsession, self.plan(self.jvm))
+            return self.quick(self.jvm)
 
     @cached_property
     def _empty(self) -> DataFrame:
@@ -279,7 +279,17 @@ def appending(
 ) -> Dml:
     """Returns an INSERT of these rows; `options` are those of Delta's writer."""
     writer = rows.write.format("delta").mode("append").options(**(options or {}))
-    return Dml(session=session, table=table, operation=Operation.INSERT, execute=lambda: writer.save(table))
+
+    def quick(jvm: Jvm) -> object:
+        return jvm.quick.appending(jvm.jsession, table, cast("Any", rows)._jdf.queryExecution().analyzed())
+
+    return Dml(
+        session=session,
+        table=table,
+        operation=Operation.INSERT,
+        execute=lambda: writer.save(table),
+        quick=None if options else quick,
+    )
 
 
 def location_of(jdt: Any) -> TableLocation:

@@ -58,8 +58,9 @@ final class FileRows {
   static final class Found {
     final AddFile file;
     final RoaringBitmapArray marked; // the rows that were marked as deleted before
-    final RoaringBitmapArray matched = new RoaringBitmapArray();
-    final List<InternalRow> rows = new ArrayList<>(); // whole rows of the table, if they are wanted
+    RoaringBitmapArray matched = new RoaringBitmapArray();
+    final List<InternalRow> rows = new ArrayList<>(); // the wanted columns of each row, if any are wanted
+    final List<Long> numbers = new ArrayList<>(); // the number of each of `rows`
 
     private Found(AddFile file, RoaringBitmapArray marked) {
       this.file = file;
@@ -78,20 +79,22 @@ final class FileRows {
   private final List<Attribute> read = new ArrayList<>(); // the columns of what the reader returns
   private final int rowNumberAt;
   private final InterpretedMutableProjection test;
-  private final InterpretedMutableProjection whole; // null: rows are only counted
+  private final InterpretedMutableProjection wanted; // null: only the numbers of rows are
   private final Function1<PartitionedFile, Iterator<InternalRow>> reader;
   private final Configuration conf;
 
-  FileRows(SparkSession session, DeltaLog log, LogicalRelation relation, Expression condition, boolean isWhole) {
+  /** @param columns the columns of `Found.rows`, in this order; null: none */
+  FileRows(SparkSession session, DeltaLog log, LogicalRelation relation, Expression condition, List<Attribute> columns) {
     this.session = session;
     this.root = log.dataPath();
     this.files = (HadoopFsRelation) relation.relation();
     this.conf = session.sessionState().newHadoopConfWithOptions(files.options());
-    List<AttributeReference> columns = QuickStatement.list(relation.output());
+    List<AttributeReference> ofTable = QuickStatement.list(relation.output());
     Set<String> partitions = Set.copyOf(Arrays.asList(files.partitionSchema().fieldNames()));
     StructType required = new StructType();
-    for (AttributeReference each : columns) {
-      if (partitions.contains(each.name()) || !(isWhole || condition.references().contains(each))) continue;
+    for (AttributeReference each : ofTable) {
+      boolean isRead = condition.references().contains(each) || (columns != null && columns.contains(each));
+      if (partitions.contains(each.name()) || !isRead) continue;
       read.add(each);
       required = required.add(new StructField(each.name(), each.dataType(), each.nullable(), each.metadata()));
     }
@@ -102,12 +105,12 @@ final class FileRows {
     required = required.add(ROW_NUMBER, DataTypes.LongType, true);
     List<Attribute> ofPartitions = new ArrayList<>();
     for (String name : files.partitionSchema().fieldNames()) {
-      for (AttributeReference each : columns) if (each.name().equals(name)) ofPartitions.add(each);
+      for (AttributeReference each : ofTable) if (each.name().equals(name)) ofPartitions.add(each);
     }
     read.addAll(ofPartitions);
     Seq<Attribute> input = QuickStatement.seq(read);
     test = new InterpretedMutableProjection(QuickStatement.<Expression>seq(List.of(condition)), input);
-    whole = isWhole ? new InterpretedMutableProjection(QuickStatement.<Expression>seq(columns), input) : null;
+    wanted = columns == null ? null : new InterpretedMutableProjection(QuickStatement.<Expression>seq(columns), input);
     skipping = new Skipping(condition, ofPartitions);
     List<Filter> pushed = new ArrayList<>();
     for (Expression each : skipping.ofData) {
@@ -122,7 +125,7 @@ final class FileRows {
             PythonUtils.toScalaMap(options), conf);
   }
 
-  /** The files with such rows, and the rows. */
+  /** The files that may have such rows, and the rows. */
   List<Found> find(List<AddFile> all) throws Exception {
     List<AddFile> candidates = new ArrayList<>();
     long bytes = 0;
@@ -137,7 +140,6 @@ final class FileRows {
     long rows = 0;
     for (AddFile file : candidates) {
       Found one = in(file);
-      if (one.matched.isEmpty()) continue;
       found.add(one);
       rows += one.count();
       if (rows > QuickStatement.ROWS_MAX) throw new QuickStatement.Declined("it changes more than " + QuickStatement.ROWS_MAX + " rows");
@@ -164,7 +166,10 @@ final class FileRows {
         InternalRow said = test.apply(row);
         if (said.isNullAt(0) || !said.getBoolean(0) || marked.contains(row.getLong(rowNumberAt))) continue;
         found.matched.add(row.getLong(rowNumberAt));
-        if (whole != null) found.rows.add(whole.apply(row).copy());
+        if (wanted != null) {
+          found.rows.add(wanted.apply(row).copy());
+          found.numbers.add(row.getLong(rowNumberAt));
+        }
         if (++count > QuickStatement.ROWS_MAX) break;
       }
     } finally {

@@ -27,6 +27,7 @@ final class Marks {
   int updated;
   int dropped;
   int removed;
+  long removedBytes;
   private DeletionVectorWriter.DeletionVectorMapperContext context;
 
   Marks(OptimisticTransaction txn) {
@@ -45,6 +46,7 @@ final class Marks {
         if (each.marked.cardinality() == (Long) file.numPhysicalRecords().get()) {
           actions.add(file.removeWithTimestamp(now, true));
           removed++;
+          removedBytes += file.size();
           if (had) dropped++;
           continue;
         }

@@ -85,6 +85,8 @@ final class RowFiles {
   private static final ObjectMapper JSON = new ObjectMapper();
   private static final UTF8String BEFORE = UTF8String.fromString("update_preimage");
   private static final UTF8String AFTER = UTF8String.fromString("update_postimage");
+  private static final UTF8String INSERTED = UTF8String.fromString("insert");
+  private static final UTF8String DELETED = UTF8String.fromString("delete");
 
   private static final int PREPARED_MAX = 32;
   private static final Map<Key, Prepared> PREPARED = new LinkedHashMap<>();
@@ -117,7 +119,7 @@ final class RowFiles {
 
   /**
    * @param columns of the rows: all of the table
-   * @param isFed the table has a change feed
+   * @param isFed each change is written to files of the change feed
    */
   RowFiles(SparkSession session, OptimisticTransaction txn, Seq<Attribute> columns, boolean isFed) {
     this.session = session;
@@ -135,6 +137,18 @@ final class RowFiles {
     } else rows.add(after);
   }
 
+  void insert(InternalRow row) {
+    if (isFed) {
+      rows.add(fed(row, INSERTED));
+      rows.add(fed(row, null));
+    } else rows.add(row);
+  }
+
+  /** Adds a row that is deleted, for the change feed. */
+  void delete(InternalRow before) {
+    if (isFed) rows.add(fed(before, DELETED));
+  }
+
   private InternalRow fed(InternalRow row, UTF8String change) {
     Object[] values = new Object[columns.size() + 2];
     for (int i = 0; i < columns.size(); i++) values[i] = row.get(i, columns.get(i).dataType());
@@ -145,6 +159,7 @@ final class RowFiles {
 
   /** Writes the files; adds them to the actions of the commit, and returns those with rows of the table. */
   List<AddFile> end(List<Action> actions) throws Exception {
+    if (rows.isEmpty()) return List.of();
     DeltaLog log = txn.deltaLog();
     Metadata metadata = txn.metadata();
     Path root = log.dataPath();

@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.BinaryComparison;
+import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.In;
 import org.apache.spark.sql.catalyst.expressions.InSet;
@@ -117,7 +118,10 @@ final class Skipping {
   }
 
   /** Null unless the comparison is with values of a type whose order is that of its statistics. */
-  private static Bound bound(Expression compared, String operator, List<?> constants) {
+  private static Bound bound(Expression given, String operator, List<?> constants) {
+    // A wider type of integers changes neither the values nor their order.
+    boolean isWidened = given instanceof Cast cast && INTEGERS.indexOf(cast.child().dataType()) >= 0 && INTEGERS.indexOf(cast.dataType()) > INTEGERS.indexOf(cast.child().dataType());
+    Expression compared = isWidened ? ((Cast) given).child() : given;
     if (!(compared instanceof AttributeReference column)) return null;
     DataType type = column.dataType();
     if (!INTEGERS.contains(type) && !type.equals(DataTypes.StringType) && !type.equals(DataTypes.DateType)) return null;
@@ -133,7 +137,7 @@ final class Skipping {
     return of.stream().anyMatch(each -> each.exprId().equals(column.exprId()));
   }
 
-  private static void split(Expression condition, List<Expression> parts) {
+  static void split(Expression condition, List<Expression> parts) {
     if (condition instanceof And both) {
       split(both.left(), parts);
       split(both.right(), parts);

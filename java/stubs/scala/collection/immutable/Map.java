@@ -6,4 +6,6 @@ import scala.collection.Iterable;
 
 public interface Map<K, V> extends Iterable<Tuple2<K, V>> {
   Option<V> get(K key);
+
+  int size();
 }

@@ -32,4 +32,6 @@ public class Path {
   public native boolean isAbsolute();
   @Override
   public native String toString();
+
+  public native boolean equals(Object a);
 }

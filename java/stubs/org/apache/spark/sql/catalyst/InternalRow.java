@@ -8,4 +8,6 @@ public abstract class InternalRow {
   public native boolean getBoolean(int a);
   public native long getLong(int a);
   public native boolean isNullAt(int a);
+
+  public native boolean anyNull();
 }

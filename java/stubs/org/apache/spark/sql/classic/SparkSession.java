@@ -1,5 +1,6 @@
 package org.apache.spark.sql.classic;
 
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.Encoder;
 import org.apache.spark.sql.internal.SessionState;
 import org.apache.spark.sql.internal.SharedState;
@@ -30,4 +31,6 @@ public class SparkSession extends org.apache.spark.sql.SparkSession {
   public native String sessionUUID();
   public native SessionState sessionState();
   public native SharedState sharedState();
+
+  public native SparkContext sparkContext();
 }

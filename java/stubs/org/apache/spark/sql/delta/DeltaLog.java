@@ -4,14 +4,18 @@ import java.util.concurrent.locks.ReentrantLock;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.delta.actions.Metadata;
 import org.apache.spark.sql.delta.actions.Protocol;
 import org.apache.spark.sql.delta.storage.LogStore;
 import org.apache.spark.sql.execution.datasources.FileFormat;
+import org.apache.spark.sql.sources.BaseRelation;
 import scala.Function1;
 import scala.Option;
 import scala.collection.immutable.Map;
+import scala.collection.immutable.Seq;
 
 public class DeltaLog {
   public LogStore store() {
@@ -64,4 +68,7 @@ public class DeltaLog {
   public native FileFormat fileFormat(Protocol a, Metadata b);
   public native Map<String, String> options();
   public native <T> T withNewTransaction(Option<CatalogTable> a, Option<Snapshot> b, Function1<OptimisticTransaction, T> c);
+
+  public native BaseRelation createRelation(Seq<Expression> a, Option<Snapshot> b, Option<CatalogTable> c, boolean d);
+  public static native DeltaLog forTable(SparkSession a, Path b);
 }

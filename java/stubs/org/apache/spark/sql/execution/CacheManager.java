@@ -5,4 +5,6 @@ import org.apache.spark.sql.classic.SparkSession;
 
 public class CacheManager {
   public native void recacheByPlan(SparkSession a, LogicalPlan b);
+
+  public native boolean isEmpty();
 }

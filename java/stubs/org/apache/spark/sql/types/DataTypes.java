@@ -8,4 +8,8 @@ public class DataTypes {
   public static final DataType DateType = null;
   public static final DataType IntegerType = null;
   public static final DataType ShortType = null;
+
+  public static final DataType BooleanType = null;
+  public static final DataType TimestampNTZType = null;
+  public static final DataType TimestampType = null;
 }

@@ -8,4 +8,6 @@ public class StructType extends DataType implements Seq<StructField> {
   public native StructType add(StructField a);
   public native String[] fieldNames();
   public native StructField[] fields();
+
+  public native int length();
 }

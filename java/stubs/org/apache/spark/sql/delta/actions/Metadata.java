@@ -1,5 +1,6 @@
 package org.apache.spark.sql.delta.actions;
 
+import org.apache.spark.sql.types.StructType;
 import scala.collection.immutable.Map;
 
 public class Metadata {
@@ -8,4 +9,6 @@ public class Metadata {
   }
 
   public native Map<String, String> configuration();
+
+  public native StructType schema();
 }

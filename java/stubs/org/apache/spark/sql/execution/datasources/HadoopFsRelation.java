@@ -9,4 +9,6 @@ public class HadoopFsRelation extends BaseRelation {
   public native FileFormat fileFormat();
   public native Map<String, String> options();
   public native StructType partitionSchema();
+
+  public native FileIndex location();
 }

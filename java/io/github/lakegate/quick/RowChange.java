@@ -1,0 +1,149 @@
+package io.github.lakegate.quick;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.function.Predicate;
+import java.util.function.Supplier;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.InterpretedMutableProjection;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.delta.DeltaLog;
+import org.apache.spark.sql.delta.DeltaOperations;
+import org.apache.spark.sql.delta.OptimisticTransaction;
+import org.apache.spark.sql.delta.actions.Action;
+import org.apache.spark.sql.delta.actions.AddFile;
+import org.apache.spark.sql.delta.commands.DeleteCommand;
+import org.apache.spark.sql.delta.commands.DeltaCommand;
+import org.apache.spark.sql.delta.commands.UpdateCommand;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import org.apache.spark.sql.execution.metric.SQLMetric;
+import org.apache.spark.sql.types.StructType;
+import scala.Option;
+import scala.collection.immutable.Seq;
+
+/** A DELETE, or an UPDATE. */
+final class RowChange extends Change {
+  private final LogicalPlan target;
+  private final Option<Expression> condition;
+  private final Seq<Expression> updates; // the new values of all columns; null for a DELETE
+  private final Predicate<OptimisticTransaction> writesVectors;
+
+  private RowChange(
+      SparkSession session, DeltaCommand command, DeltaLog log, Option<CatalogTable> table,
+      scala.collection.immutable.Map<String, SQLMetric> metrics, LogicalPlan target, Option<Expression> condition,
+      Seq<Expression> updates, Predicate<OptimisticTransaction> writesVectors) {
+    super(session, command, log, table, QuickStatement.map(metrics));
+    this.target = target;
+    this.condition = condition;
+    this.updates = updates;
+    this.writesVectors = writesVectors;
+  }
+
+  static RowChange of(SparkSession session, DeleteCommand delete) {
+    return new RowChange(
+        session, delete, delete.deltaLog(), delete.catalogTable(), delete.metrics(), delete.target(), delete.condition(), null,
+        txn -> delete.shouldWritePersistentDeletionVectors(session, txn));
+  }
+
+  static RowChange of(SparkSession session, UpdateCommand update) {
+    return new RowChange(
+        session, update, update.tahoeFileIndex().deltaLog(), update.catalogTable(), update.metrics(), update.target(),
+        update.condition(), update.updateExpressions(), txn -> update.shouldWritePersistentDeletionVectors(session, txn));
+  }
+
+  @Override
+  DeltaOperations.Operation operation() {
+    return updates == null ? new DeltaOperations.Delete(condition.toList()) : new DeltaOperations.Update(condition);
+  }
+
+  @Override
+  LogicalPlan target() {
+    return target;
+  }
+
+  @Override
+  StructType schema() {
+    return relation(target).schema();
+  }
+
+  @Override
+  boolean commitsNothing() {
+    return updates != null;
+  }
+
+  @Override
+  List<FileRows.Found> matching(List<AddFile> files) throws Exception {
+    return new FileRows(session, log, relation(target), checked(), null).find(files);
+  }
+
+  @Override
+  List<Action> actions(OptimisticTransaction txn, Supplier<List<AddFile>> files) throws Exception {
+    long began = System.nanoTime();
+    LogicalRelation relation = relation(target);
+    Expression checked = checked();
+    if (updates != null) {
+      for (Expression each : QuickStatement.list(updates)) {
+        require(each, QuickStatement.list(relation.output()), "a value that it assigns");
+      }
+      Served.checkWrite(txn);
+    }
+    DeltaLog.assertRemovable(txn.snapshot());
+    if (!writesVectors.test(txn)) throw new QuickStatement.Declined("it does not write deletion vectors");
+    List<Attribute> wanted = updates == null ? null : new ArrayList<>(QuickStatement.list(relation.output()));
+    List<FileRows.Found> found = new ArrayList<>(new FileRows(session, log, relation, checked, wanted).find(files.get()));
+    found.removeIf(each -> each.matched.isEmpty());
+    long scanned = System.nanoTime();
+    List<Action> actions = new ArrayList<>();
+    Marks marks = new Marks(txn);
+    marks.add(found, actions);
+    long rows = found.stream().mapToLong(FileRows.Found::count).sum();
+    set("numRemovedFiles", updates == null ? marks.removed : found.size());
+    set("numDeletionVectorsAdded", marks.added);
+    set("numDeletionVectorsRemoved", marks.dropped);
+    set("numDeletionVectorsUpdated", marks.updated);
+    set("scanTimeMs", (scanned - began) / 1_000_000);
+    if (updates == null) {
+      set("numDeletedRows", rows);
+      return actions;
+    }
+    set("numUpdatedRows", rows);
+    set("numTouchedRows", rows);
+    if (rows > 0) update(txn, QuickStatement.seq(wanted), found, actions);
+    set("rewriteTimeMs", (System.nanoTime() - scanned) / 1_000_000);
+    return actions;
+  }
+
+  private void update(OptimisticTransaction txn, Seq<Attribute> columns, List<FileRows.Found> found, List<Action> actions)
+      throws Exception {
+    InterpretedMutableProjection values = new InterpretedMutableProjection(updates, columns);
+    RowFiles writer = new RowFiles(session, txn, columns, UpdateCommand.shouldOutputCdc(txn));
+    for (FileRows.Found each : found) {
+      for (InternalRow before : each.rows) writer.update(before, values.apply(before).copy());
+    }
+    List<AddFile> added = writer.end(actions);
+    set("numAddedFiles", added.size());
+    set("numAddedBytes", added.stream().mapToLong(AddFile::size).sum());
+    set("numAddedChangeFiles", writer.changeFiles);
+    set("changeFileBytes", writer.changeBytes);
+    set("numRemovedBytes", writer.changeBytes); // as stock Delta counts them
+  }
+
+  private Expression checked() {
+    if (!condition.isDefined()) throw new QuickStatement.Declined("it changes all rows");
+    Expression checked = condition.get();
+    LogicalRelation relation = relation(target);
+    require(checked, QuickStatement.list(relation.output()), "its condition");
+    Set<String> partitions = Set.of(((HadoopFsRelation) relation.relation()).partitionSchema().fieldNames());
+    if (checked.references().size() == 0) throw new QuickStatement.Declined("it changes all rows, or none");
+    if (QuickStatement.list(checked.references()).stream().allMatch(each -> partitions.contains(each.name()))) {
+      throw new QuickStatement.Declined("it changes whole partitions");
+    }
+    return checked;
+  }
+}

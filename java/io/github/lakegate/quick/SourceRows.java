@@ -1,0 +1,119 @@
+package io.github.lakegate.quick;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.Dependency;
+import org.apache.spark.Partition;
+import org.apache.spark.TaskContext;
+import org.apache.spark.TaskContext$;
+import org.apache.spark.rdd.MapPartitionsRDD;
+import org.apache.spark.rdd.ParallelCollectionRDD;
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.delta.DeltaLog;
+import org.apache.spark.sql.delta.files.TahoeFileIndex;
+import org.apache.spark.sql.execution.CommandExecutionMode$;
+import org.apache.spark.sql.execution.LogicalRDD;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import scala.Option;
+import scala.collection.Iterator;
+
+/**
+ * The rows of a small query, which are read once.
+ *
+ * <p>No Spark job runs for rows that the driver has: in the text of a statement, or in a data frame made of local rows.
+ */
+final class SourceRows {
+  private static final long BYTES_MAX = 16L << 20;
+
+  final List<Attribute> columns;
+  final List<InternalRow> rows;
+
+  private SourceRows(List<Attribute> columns, List<InternalRow> rows) {
+    this.columns = columns;
+    this.rows = rows;
+  }
+
+  /** @param target the table that the statement changes: a query of it may not be small tomorrow, and is not read here */
+  static SourceRows of(SparkSession session, LogicalPlan query, DeltaLog target) {
+    LogicalPlan plan = optimized(session, query);
+    for (LogicalPlan leaf : QuickStatement.list(plan.collectLeaves())) {
+      if (leaf instanceof LogicalRelation relation
+          && relation.relation() instanceof HadoopFsRelation files
+          && files.location() instanceof TahoeFileIndex index
+          && index.deltaLog().dataPath().equals(target.dataPath())) {
+        throw new QuickStatement.Declined("its source reads its table");
+      }
+    }
+    if (QuickStatement.list(plan.collectLeaves()).stream().anyMatch(LogicalRDD.class::isInstance)) {
+      plan = optimized(session, withRows(session, plan));
+    }
+    if (!(plan instanceof LocalRelation)) {
+      if (plan.stats().sizeInBytes().$greater(scala.math.BigInt.apply(BYTES_MAX))) {
+        throw new QuickStatement.Declined("its source may be large");
+      }
+      plan = new LocalRelation(plan.output(), QuickStatement.seq(taken(session, plan)), false, Option.empty());
+    }
+    List<InternalRow> rows = QuickStatement.list(((LocalRelation) plan).data());
+    if (rows.size() > QuickStatement.ROWS_MAX) throw tooMany();
+    return new SourceRows(QuickStatement.list(plan.output()), rows);
+  }
+
+  private static LogicalPlan optimized(SparkSession session, LogicalPlan query) {
+    return session.sessionState().executePlan(query, CommandExecutionMode$.MODULE$.SKIP()).optimizedPlan();
+  }
+
+  /** A plan with the rows of each leaf whose size Spark does not know. */
+  private static LogicalPlan withRows(SparkSession session, LogicalPlan plan) {
+    if (!(plan instanceof LogicalRDD leaf)) return plan.mapChildren(child -> withRows(session, child));
+    if (leaf.isStreaming()) throw new QuickStatement.Declined("its source is a stream");
+    List<InternalRow> rows = isLocal(leaf.rdd()) ? local(leaf.rdd()) : taken(session, leaf);
+    return new LocalRelation(leaf.output(), QuickStatement.seq(rows), false, Option.empty());
+  }
+
+  /** True if all rows are in the driver, and functions without a job make them. */
+  private static boolean isLocal(RDD<?> rdd) {
+    if (rdd instanceof ParallelCollectionRDD) return true;
+    if (!(rdd instanceof MapPartitionsRDD)) return false;
+    for (Dependency<?> each : QuickStatement.list(rdd.dependencies())) if (!isLocal(each.rdd())) return false;
+    return true;
+  }
+
+  private static List<InternalRow> local(RDD<InternalRow> rdd) {
+    List<InternalRow> rows = new ArrayList<>();
+    TaskContext context = TaskContext$.MODULE$.empty();
+    for (Partition part : rdd.partitions()) {
+      TaskContext$.MODULE$.setTaskContext(context);
+      try {
+        for (Iterator<InternalRow> each = rdd.iterator(part, context); each.hasNext(); ) {
+          rows.add(each.next().copy());
+          if (rows.size() > QuickStatement.ROWS_MAX) throw tooMany();
+        }
+      } finally {
+        TaskContext$.MODULE$.unset();
+      }
+    }
+    return rows;
+  }
+
+  private static List<InternalRow> taken(SparkSession session, LogicalPlan plan) {
+    QueryExecution execution = Dataset.ofRows(session, plan).queryExecution();
+    List<InternalRow> rows = List.of(execution.executedPlan().executeTake(QuickStatement.ROWS_MAX + 1));
+    if (rows.size() > QuickStatement.ROWS_MAX) throw tooMany();
+    long bytes = rows.stream().mapToLong(row -> row instanceof UnsafeRow unsafe ? unsafe.getSizeInBytes() : 0).sum();
+    if (bytes > BYTES_MAX) throw new QuickStatement.Declined("its source is large");
+    return rows;
+  }
+
+  private static QuickStatement.Declined tooMany() {
+    return new QuickStatement.Declined("its source has more than " + QuickStatement.ROWS_MAX + " rows");
+  }
+}

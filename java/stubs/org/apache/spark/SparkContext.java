@@ -1,0 +1,4 @@
+package org.apache.spark;
+
+public class SparkContext {
+}

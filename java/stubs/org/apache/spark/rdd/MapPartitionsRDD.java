@@ -1,0 +1,4 @@
+package org.apache.spark.rdd;
+
+public class MapPartitionsRDD<U, T> extends RDD<U> {
+}

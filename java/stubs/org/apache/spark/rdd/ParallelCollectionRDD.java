@@ -1,0 +1,4 @@
+package org.apache.spark.rdd;
+
+public class ParallelCollectionRDD<T> extends RDD<T> {
+}

@@ -1,0 +1,5 @@
+package org.apache.spark.sql;
+
+public class SaveMode {
+  public static final SaveMode Append = null;
+}

@@ -1,0 +1,4 @@
+package org.apache.spark.sql.catalyst.analysis;
+
+public interface NamedRelation {
+}

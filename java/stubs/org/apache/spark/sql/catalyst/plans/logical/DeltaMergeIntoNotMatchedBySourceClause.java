@@ -1,0 +1,4 @@
+package org.apache.spark.sql.catalyst.plans.logical;
+
+public interface DeltaMergeIntoNotMatchedBySourceClause extends DeltaMergeIntoClause {
+}

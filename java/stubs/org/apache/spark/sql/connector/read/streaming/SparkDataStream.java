@@ -1,0 +1,4 @@
+package org.apache.spark.sql.connector.read.streaming;
+
+public interface SparkDataStream {
+}

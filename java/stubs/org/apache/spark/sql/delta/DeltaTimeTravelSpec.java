@@ -1,0 +1,4 @@
+package org.apache.spark.sql.delta;
+
+public class DeltaTimeTravelSpec {
+}

@@ -1,0 +1,4 @@
+package org.apache.spark.sql.execution.datasources;
+
+public interface FileIndex {
+}

@@ -1,0 +1,4 @@
+package org.apache.spark.sql.types;
+
+public class DecimalType extends DataType {
+}
