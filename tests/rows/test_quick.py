@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import lakegate
 from lakegate.delta.idempotent_writes import confs
-from lakegate.errors import InvalidRequest
+from lakegate.errors import Corrupt, InvalidRequest
 from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.quick import QUICK_CONF
 from lakegate.rows.sql import statement
@@ -324,6 +324,45 @@ def test_a_table_with_a_feature_that_is_not_served_is_left_to_stock_delta(
     with pair_of(session, tmp_path, tracked) as pair:
         assert pair.run("UPDATE {t} SET v = 1 WHERE id = 3") == "its table has the feature rowTracking"
         pair.same()
+
+
+def test_verify_commits_what_stock_delta_does_and_refuses_a_difference(session: SparkSession, tmp_path: Path) -> None:
+    """Equal commits: the statement is committed. Another condition or value than stock Delta's: nothing is written."""
+    with pair_of(session, tmp_path, KINDS["feed"]) as pair, confs(session, {QUICK_CONF: "verify"}):
+        for text in (
+            STATEMENTS[1],
+            MERGES[1],
+            INSERTS[0],
+            INSERTS[1],
+            "UPDATE {t} SET d = DATE'2000-01-01' WHERE id = -1",
+        ):
+            session.sql(text.format(t=f"delta.`{pair.stock}`"))
+            done: Any = lakegate.sql(session, text.format(t=f"delta.`{pair.quick}`"))
+            assert done.lakegate.why_stock is None
+        pair.same()
+        rows = pair.rows(pair.quick)
+        for text, other, part in (
+            (
+                "UPDATE {t} SET v = 7 WHERE id = 9",
+                "UPDATE {t} SET v = 7 WHERE id = 10",
+                "the description of the commit",
+            ),
+            ("UPDATE {t} SET v = 7 WHERE id = 9", "UPDATE {t} SET v = 8 WHERE id = 9", "the rows that it adds"),
+            (
+                "UPDATE {t} SET v = 7 WHERE id = 9",
+                "UPDATE {t} SET v = 7 WHERE id = -9",
+                "the description of the commit",
+            ),
+            ("DELETE FROM {t} WHERE id = -9", "DELETE FROM {t} WHERE id = 9", "whether there is a commit"),
+            ("UPDATE {t} SET v = v / 0 WHERE id = 9", "UPDATE {t} SET v = 7 WHERE id = 9", "its outcome"),
+        ):
+            dml, wrong = (statement(session, each.format(t=f"delta.`{pair.quick}`")) for each in (text, other))
+            assert dml is not None
+            assert wrong is not None
+            with pytest.raises(Corrupt) as raised:
+                publisher(session).run(replace(dml, quick=wrong.quick))
+            assert raised.value.facts["differs"] == part
+        assert pair.rows(pair.quick) == rows
 
 
 def test_the_setting_is_checked(session: SparkSession, tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ class Clauses:
     matched: Sequence[Clause] | None = ()
     """Each WHEN MATCHED, to be repeated on another table; None if there are other clauses."""
 
-    def dml(self, execute: Callable[[], object], builder: Any) -> Dml:
+    def dml(self, execute: Callable[[], object], builder: Any = None) -> Dml:
+        """Makes the statement. `builder`: the stock builder in the JVM, of which a quick execution takes the plan."""
         conditions = [column for column in self.by_source if column is not None]
         every = None
         if self.by_source and len(conditions) == len(self.by_source):
@@ -61,7 +62,7 @@ class Clauses:
             table=self.table,
             operation=Operation.MERGE,
             execute=execute,
-            quick=lambda jvm: of_plan(jvm, builder),
+            quick=None if builder is None else lambda jvm: of_plan(jvm, builder),
             execute_on=None if self.matched is None else self._execute_on,
             alias=self.alias,
             condition=every,

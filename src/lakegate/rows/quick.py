@@ -20,7 +20,7 @@ from lakegate.rows.plan_analysis import CATALYST
 from lakegate.rows.statement import TO_EXPRESSION, Dml
 
 QUICK_CONF = "spark.lakegate.quick"
-"""Session setting: `on`, `off` (default), or `verify`."""
+"""Session setting: `on` (default), `off`, or `verify`."""
 VERIFY = "verify"
 FAILED = "the quick execution failed"
 """The begin of a reason: a failure that is not expected."""
@@ -32,7 +32,7 @@ def setting(dml: Dml) -> str:
     Raises:
         InvalidRequest: It has an unknown value.
     """
-    said = str(dml.session.conf.get(QUICK_CONF, "off"))
+    said = str(dml.session.conf.get(QUICK_CONF, "on"))
     if said not in ("on", "off", VERIFY):
         raise InvalidRequest(f"{QUICK_CONF} is on, off or {VERIFY}; nothing was done", found=said)
     return said

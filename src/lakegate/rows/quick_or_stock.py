@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -64,44 +65,57 @@ def run(shared: Shared, dml: Dml, *, statement_id: str, is_staged: bool) -> Run:
     if quick.setting(dml) != quick.VERIFY:
         ran = shared.gate.run(execute, statement_id=statement_id, is_staged=is_staged, table=dml.table)
         return Run(ran, why)
-    computed = shared.gate.run(
-        lambda: execute(is_alone=True), statement_id=statement_id, is_staged=True, table=dml.table
-    ).commit
-    dml.forget()
-    ran = shared.gate.run(dml.execute, statement_id=statement_id, is_staged=True, table=dml.table)
-    if why is None or why.startswith(quick.FAILED):
-        _check(shared, dml, computed, ran.commit, why)
+
+    def quickly() -> Captured | Committed:
+        dml.forget()
+        alone = partial(execute, is_alone=True)
+        return shared.gate.run(alone, statement_id=statement_id, is_staged=True, table=dml.table).commit
+
+    computed = quickly()
+    if why is not None and not why.startswith(quick.FAILED):
+        return Run(shared.gate.run(dml.execute, statement_id=statement_id, is_staged=is_staged, table=dml.table), why)
+    try:
+        ran = shared.gate.run(dml.execute, statement_id=statement_id, is_staged=True, table=dml.table)
+    except Exception as error:
+        if why is None and isinstance(computed, Captured) and _is_newest(dml, computed):
+            raise _differs(dml, "its outcome", computed, error) from error
+        raise
+    if why is not None:
+        raise _differs(dml, "its outcome", why, ran.commit)
+    difference = _difference(shared, dml, computed, ran.commit)
+    # A statement that reads the time, or a source that gives other rows each time, differs from itself.
+    if difference is not None and _difference(shared, dml, computed, quickly()) is None:
+        raise _differs(dml, *difference)
     return Run(ran, why)
 
 
-def _check(
-    shared: Shared, dml: Dml, quickly: Captured | Committed, stock: Captured | Committed, failed: str | None
-) -> None:
-    """Compares two commits of a statement; Captured on different snapshots are not compared.
+def _is_newest(dml: Dml, commit: Captured) -> bool:
+    return int(dml.jvm.delta_log(dml.table).unsafeVolatileSnapshot().version()) == commit.version
 
-    Raises:
-        Corrupt: They differ; the error names the part.
-    """
 
-    def differ(what: str, one: object, other: object) -> Corrupt:
-        return Corrupt(
-            "a quick execution differs from the same statement by stock Delta; nothing was written",
-            advice=f"Set {quick.QUICK_CONF}=off, and report the statement",
-            table=dml.table,
-            differs=what,
-            quick=_short(one),
-            stock=_short(other),
-        )
+def _differs(dml: Dml, what: str, one: object, other: object) -> Corrupt:
+    return Corrupt(
+        "a quick execution differs from the same statement by stock Delta; nothing was written",
+        advice=f"Set {quick.QUICK_CONF}=off, and report the statement",
+        table=dml.table,
+        differs=what,
+        quick=_short(one),
+        stock=_short(other),
+    )
 
-    if failed is not None:
-        raise differ("its outcome", failed, stock)
-    if isinstance(quickly, Captured) and isinstance(stock, Captured):
-        if quickly.version != stock.version:
-            return
-    elif isinstance(quickly, Captured) or isinstance(stock, Captured):
-        raise differ("whether there is a commit", quickly, stock)
-    else:
-        return
+
+def _difference(
+    shared: Shared, dml: Dml, quickly: Captured | Committed, stock: Captured | Committed
+) -> tuple[str, object, object] | None:
+    """Returns the first part in which two commits of a statement differ, and both values; None also if their snapshots differ."""
+    if not (isinstance(quickly, Captured) and isinstance(stock, Captured)):
+        one = quickly if isinstance(quickly, Captured) else stock
+        is_same = isinstance(quickly, Captured) == isinstance(stock, Captured)
+        if is_same or not (isinstance(one, Captured) and _is_newest(dml, one)):
+            return None
+        return "whether there is a commit", quickly, stock
+    if quickly.version != stock.version:
+        return None
     log = dml.jvm.delta_log(dml.table)
     rows, root = TableRows(dml.jvm, log, dml, shared.remembered), str(log.dataPath())
     for what, described in (
@@ -113,9 +127,10 @@ def _check(
         ("the statistics of new files", _statistics),
         ("other actions", _others),
     ):
-        one, other = described(quickly), described(stock)
-        if one != other:
-            raise differ(what, one, other)
+        pair = described(quickly), described(stock)
+        if pair[0] != pair[1]:
+            return what, *pair
+    return None
 
 
 def _described(commit: Captured) -> object:
