@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import lakegate
 from lakegate.delta import commit as exact
 from lakegate.delta.gate import JOB_CONF, WAIT_CONF, Gate
-from lakegate.delta.idempotent_writes import conflict_name, tokened
+from lakegate.delta.idempotent_writes import conflict_name, confs, tokened
 from lakegate.delta.jvm import JVM_ERRORS, Jvm
 from lakegate.delta.table_log import LogGone
 from lakegate.errors import CommitInDoubt, InvalidRequest, LakegateError, UnsupportedTable
@@ -25,6 +25,7 @@ from lakegate.ids import TableLocation
 from lakegate.rows import execution
 from lakegate.rows.commit_attempt import CommitAttempt
 from lakegate.rows.committer import Staged, publisher
+from lakegate.rows.quick import QUICK_CONF
 from lakegate.rows.result import on_statement
 from lakegate.rows.sql import statement
 from lakegate.telemetry.events import StatementPublished
@@ -167,7 +168,10 @@ def test_a_failed_put_is_not_reported_as_nothing_written(session: SparkSession, 
     slow = waits_for(rows(session, 1), started, released)
     merge = lakegate.DeltaTable.forPath(session, table).alias("t").merge(slow.alias("s"), "t.id = s.id")
     before = log_of(table)
-    with ThreadPoolExecutor(1) as pool:
+    with (
+        confs(session, {QUICK_CONF: "off"}),
+        ThreadPoolExecutor(1) as pool,
+    ):  # a quick one reads its source before the log
         running = pool.submit(merge.whenMatchedUpdate(set={"v": "'z'"}).execute)
         wait_until(lambda: started.exists() or running.done())
         Path(table, "_delta_log").rename(log)

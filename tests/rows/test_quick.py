@@ -360,7 +360,7 @@ def test_verify_commits_what_stock_delta_does_and_refuses_a_difference(session: 
             assert dml is not None
             assert wrong is not None
             with pytest.raises(Corrupt) as raised:
-                publisher(session).run(replace(dml, quick=wrong.quick))
+                publisher(session).publish(replace(dml, quick=wrong.quick))
             assert raised.value.facts["differs"] == part
         assert pair.rows(pair.quick) == rows
 

@@ -268,7 +268,7 @@ def test_a_table_that_was_replaced_is_written_as_it_then_is(session: SparkSessio
                 with ThreadPoolExecutor(1) as other:  # a thread of its own: this one's commits are the statement's
                     other.submit(session.sql, new).result()
 
-    staged = publisher(session).stage(replace(dml, execute=replaced))
+    staged = publisher(session).stage(replace(dml, execute=replaced, quick=None))
     session.sql(f"INSERT INTO delta.`{path}` SELECT 1000, 0, 0, 1, 'x'")
     published = publisher(session).finish(staged, write_token(1, 0))
     assert published.level >= 2

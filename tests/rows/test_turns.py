@@ -79,7 +79,7 @@ def test_a_successor_that_began_before_the_re_execution_fences(session: SparkSes
             foreign_commit(table, txn(OWN, LATER.number))
         return dml.execute()
 
-    before = publisher(session).stage(replace(dml, execute=execute))
+    before = publisher(session).stage(replace(dml, execute=execute, quick=None))
     redefined(session, table)
     log = len(commit_paths(table))
     outcome = publisher(session).finish(before, TOKEN)
