@@ -95,8 +95,13 @@ def dml(
         case "UPDATE":
             return lambda: target.update(f"k IN ({keys})", {"v": f"{number}"})
         case "MERGE":
-            source = spark.sql(f"SELECT explode(array({keys})) AS k, {number} AS v").alias("s")
-            return lambda: target.merge(source, "t.k = s.k").whenMatchedUpdate(set={"v": "s.v"}).execute()
+            rows = [(int(key), number) for key in keys.split(", ")]
+
+            def merge() -> object:
+                source = spark.createDataFrame(rows, "k BIGINT, v BIGINT").alias("s")
+                return target.merge(source, "t.k = s.k").whenMatchedUpdate(set={"v": "s.v"}).execute()
+
+            return merge
         case _:
             return lambda: target.optimize().executeCompaction()
 
@@ -105,8 +110,9 @@ def dml(
 
 
 def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """Measures each statement alone: 30 interleaved pairs on two tables of the same content."""
+    """Measures each statement alone, with its Spark jobs: 30 interleaved pairs on two tables of the same content."""
     result: dict[str, Any] = {}
+    spark.conf.set(QUICK_CONF, "off")
     for operation in ("DELETE", "UPDATE", "MERGE", "OPTIMIZE", "UPDATE, SQL", "INSERT, SQL"):
         sides = {
             "stock": (StockTable, table(spark, folder, f"{operation[:6]}-{len(result)}-stock"), []),
@@ -142,11 +148,11 @@ def quick(spark: SparkSession, folder: Path) -> dict[str, Any]:
     The first five of each are those of a driver that has just begun, if this part runs alone; the next ones warm it up.
     """
     found: dict[str, Any] = {}
-    for operation in ("DELETE", "UPDATE"):
+    for operation in ("DELETE", "UPDATE", "MERGE", "INSERT, SQL"):
         sides: dict[str, tuple[type[StockTable], str, str, list[float], list[float]]] = {
-            "stock": (StockTable, "off", table(spark, folder, f"{operation}-stock"), [], []),
-            "lakegate": (lakegate.DeltaTable, "off", table(spark, folder, f"{operation}-off"), [], []),
-            "lakegate, quick": (lakegate.DeltaTable, "on", table(spark, folder, f"{operation}-on"), [], []),
+            "stock": (StockTable, "off", table(spark, folder, f"{operation[:6]}-stock"), [], []),
+            "lakegate": (lakegate.DeltaTable, "off", table(spark, folder, f"{operation[:6]}-off"), [], []),
+            "lakegate, quick": (lakegate.DeltaTable, "on", table(spark, folder, f"{operation[:6]}-on"), [], []),
         }
         for number in range(QUICK_FIRST + WARM_UP * 2 + PAIRS):
             order = list(sides.values())
@@ -156,12 +162,12 @@ def quick(spark: SparkSession, folder: Path) -> dict[str, Any]:
                 begun = time.perf_counter()
                 done = work()
                 took_ms = (time.perf_counter() - begun) * 1000
+                done = getattr(done, "lakegate", done)
                 assert setting == "off" or getattr(done, "why_stock", "") is None, done
                 if number < QUICK_FIRST:
                     first.append(took_ms)
                 elif number >= QUICK_FIRST + WARM_UP * 2:
                     warm.append(took_ms)
-        spark.conf.set(QUICK_CONF, "off")
         for phase, place in (("first five", 3), ("warm", 4)):
             stock = statistics.median(sides["stock"][place])
             found[f"{operation}, {phase}"] = {
@@ -186,7 +192,14 @@ def writers(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return result
 
 
-WAYS = ("stock with retry", "stock under one lock", "lakegate", "lakegate, groups")
+WAYS = (
+    "stock with retry",
+    "stock under one lock",
+    "lakegate",
+    "lakegate, groups",
+    "lakegate, quick",
+    "lakegate, quick, groups",
+)
 
 
 @cache
@@ -217,7 +230,8 @@ def _cell(
     numbers = iter(range(statements + 1))
     kind = lakegate.DeltaTable if way.startswith("lakegate") else StockTable
     session = spark.newSession()
-    session.conf.set(GROUP_CONF, "24" if "groups" in way else "1")
+    session.conf.set(GROUP_CONF, "64" if "groups" in way else "1")
+    session.conf.set(QUICK_CONF, "on" if "quick" in way else "off")
     dml(kind, session, path, next(numbers), "UPDATE", files)()
 
     def following() -> int | None:

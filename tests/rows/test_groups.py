@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,6 +117,10 @@ def test_history_of_a_shared_version_names_its_members(session: SparkSession, tm
     assert last is not None
     assert last.operation == "GROUP"
     assert last.operationParameters["members"] == "3"
+    said = json.loads(last.operationParameters["statements"])
+    assert [one["operation"] for one in said] == last.operationParameters["operations"].split(", ")
+    assert all(one["metrics"] for one in said)
+    assert all("predicate" in one for one in said if one["operation"] != "WRITE")
     assert int(last.operationMetrics["numDeletedRows"]) == 2
 
 

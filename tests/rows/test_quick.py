@@ -8,6 +8,9 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +367,31 @@ def test_verify_commits_what_stock_delta_does_and_refuses_a_difference(session: 
                 publisher(session).publish(replace(dml, quick=wrong.quick))
             assert raised.value.facts["differs"] == part
         assert pair.rows(pair.quick) == rows
+
+
+def test_values_of_parameters_are_found_without_a_spark_job(
+    session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """By name and by place."""
+    with pair_of(session, tmp_path, KINDS["plain"]) as pair:
+        for text, args, said in (
+            (
+                "UPDATE {t} SET w = :w, d = :d WHERE id = :id",
+                {"w": "it's", "d": date(2024, 2, 29), "id": 7},
+                r"UPDATE {t} SET w = 'it\'s', d = DATE '2024-02-29' WHERE id = 7",
+            ),
+            ("DELETE FROM {t} WHERE id IN (?, ?)", [8, 9], "DELETE FROM {t} WHERE id IN (8, 9)"),
+            (
+                "INSERT INTO {t} VALUES (:id, 1, :w, NULL, NULL, :n, 1.5)",
+                {"id": 300, "w": None, "n": Decimal("1.25")},
+                "INSERT INTO {t} VALUES (300, 1, NULL, NULL, NULL, 1.25, 1.5)",
+            ),
+        ):
+            session.sql(said.format(t=f"delta.`{pair.stock}`"))
+            ours = partial(lakegate.sql, session, text.format(t=f"delta.`{pair.quick}`"), args)
+            assert jobs(ours) == 0, text
+            assert pair.last(pair.quick) == pair.last(pair.stock), text
+        pair.same()
 
 
 def test_the_setting_is_checked(session: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakegate
+from lakegate.delta.idempotent_writes import confs
 from lakegate.rows.committer import publisher
+from lakegate.rows.quick import QUICK_CONF
 from lakegate.rows.result import Result
 from lakegate.rows.row_reader import LISTED_MAX
 from lakegate.rows.sql import statement
@@ -93,15 +95,23 @@ def test_a_purge_rebases_onto_concurrent_commits(session: SparkSession, made: st
     assert isinstance(getattr(result, "lakegate", None), Result)
 
 
-def test_parameters_need_a_setting_of_spark(session: SparkSession, made: str) -> None:
-    """Delta's parser of this release binds none without it; with it, what has them is published."""
+def test_parameters_need_no_setting_of_spark(session: SparkSession, made: str) -> None:
+    """Delta's parser of this release binds none without it. An array is no literal, and is left to it."""
     text = f"DELETE FROM {made} WHERE id = :n"
     with pytest.raises(AnalysisException, match="UNBOUND_SQL_PARAMETER"):
-        lakegate.sql(session, text, {"n": 4})
+        session.sql(text, {"n": 4})
+    for setting, number in (("on", 4), ("off", 3)):
+        with confs(session, {QUICK_CONF: setting}):
+            assert isinstance(getattr(lakegate.sql(session, text, {"n": number}), "lakegate", None), Result)
+    with pytest.raises(AnalysisException, match="UNBOUND_SQL_PARAMETER"):
+        lakegate.sql(session, text, {"m": 4})
     own = session.newSession()
+    some = f"DELETE FROM {made} WHERE array_contains(:some, id)"
+    with pytest.raises(AnalysisException, match="UNBOUND_SQL_PARAMETER"):
+        lakegate.sql(own, some, {"some": [2]})
     own.conf.set("spark.sql.legacy.parameterSubstitution.constantsOnly", "true")
-    assert isinstance(getattr(lakegate.sql(own, text, {"n": 4}), "lakegate", None), Result)
-    assert rows(session, made) == Counter([(1, 1), (2, 2), (3, 3)])
+    lakegate.sql(own, some, {"some": [2]})
+    assert rows(session, made) == Counter([(1, 1)])
 
 
 def test_a_table_may_be_optimized_by_its_path_alone(session: SparkSession, made: str) -> None:

@@ -22,6 +22,8 @@ from lakegate.rows.statement import TO_EXPRESSION, Dml
 QUICK_CONF = "spark.lakegate.quick"
 """Session setting: `on` (default), `off`, or `verify`."""
 VERIFY = "verify"
+BYTES_CONF, BYTES_MAX = "spark.lakegate.quickBytesMax", 200 * 2**20
+"""Session setting: memory in bytes for the lists of files of all tables; a table with a larger list is left to stock Delta."""
 FAILED = "the quick execution failed"
 """The begin of a reason: a failure that is not expected."""
 
@@ -67,7 +69,8 @@ def execute(dml: Dml, files: Iterable[Body] | None = None, version: int = -1) ->
     if why is not None:
         return why
     with dml.jvm.active():
-        answer: str | None = dml.analysed_quick.run(None if files is None else _lines(files), version)
+        bytes_max = dml.jvm.int_conf(BYTES_CONF, BYTES_MAX)
+        answer: str | None = dml.analysed_quick.run(None if files is None else _lines(files), version, bytes_max)
     return answer
 
 

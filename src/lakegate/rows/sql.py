@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import delta.tables as stock
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from lakegate.delta.jvm import JVM_ERRORS, Jvm, first_line, scala_object
@@ -20,10 +21,10 @@ from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.conflict_details import telling_conflicts
 from lakegate.rows.explain import Explanation, explain
 from lakegate.rows.optimize_builder import optimized
-from lakegate.rows.plan_analysis import EXPRESSIONS, PATTERNS, kind
+from lakegate.rows.plan_analysis import CATALYST, EXPRESSIONS, PATTERNS, kind
 from lakegate.rows.quick import of_plan
 from lakegate.rows.result import with_result
-from lakegate.rows.statement import Dml, location_of, relocation
+from lakegate.rows.statement import TO_EXPRESSION, Dml, location_of, relocation
 from lakegate.rows.thread_scope import run
 
 DATASET = "org.apache.spark.sql.classic.Dataset"
@@ -48,7 +49,9 @@ PURGE = "PURGE"
 """The mode of REORG that only moves rows."""
 PADS = "its table has a CHAR column, whose values Spark pads where they are compared in SQL, and only there"
 CHAR = re.compile(r'__CHAR_VARCHAR_TYPE_STRING":"[^"]*\bchar\(')
-NO_ROW_OF_ITS_OWN = "its text has parameters, a WITH clause, or a data frame that no longer exists by then"
+NO_ROW_OF_ITS_OWN = (
+    "its text has parameters that are not literals, a WITH clause, or a data frame that no longer exists by then"
+)
 
 
 @in_plain_words()
@@ -108,14 +111,44 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
     jvm = Jvm(spark)
     formatter = SQLStringFormatter(spark)
     try:
-        with jvm.active():
-            plan = (
-                jvm.jsession.sessionState().sqlParser().parsePlan(formatter.format(text, **kwargs) if kwargs else text)
-            )
+        plan, is_whole = _parsed(jvm, formatter.format(text, **kwargs) if kwargs else text, args)
+
+        def execute() -> object:
+            # Delta's parser does not put values into the text, so the plan with them is run.
+            return _Parts(jvm, spark, plan).frame(plan) if args and is_whole else spark.sql(text, args, **kwargs)
+
         # Data frames in the text have names until the formatter is cleared.
-        return _said(jvm, spark, plan, lambda: spark.sql(text, args, **kwargs), is_whole=not args, kwargs=kwargs)
+        return _said(jvm, spark, plan, execute, is_whole=is_whole, kwargs=kwargs)
     finally:
         formatter.clear()
+
+
+def _parsed(jvm: Jvm, text: str, args: Any) -> tuple[Any, bool]:
+    """Parses a text; returns the plan, and whether the values of all parameters are in it."""
+    with jvm.active():
+        plan = jvm.jsession.sessionState().sqlParser().parsePlan(text)
+        bound = _bound(jvm, plan, args) if args else plan
+    return (plan, False) if bound is None else (bound, True)
+
+
+def _bound(jvm: Jvm, plan: Any, args: Any) -> Any:
+    """Puts the values of parameters into a plan; None if one is not a literal. Spark refuses an unknown parameter later."""
+    names = list(args) if isinstance(args, Mapping) else None
+    values = args if names is None else args.values()
+    to_expression, analysis = scala_object(jvm.root, TO_EXPRESSION), f"{CATALYST}.analysis"
+    try:
+        literals = [to_expression.apply(cast("Any", F.lit(value))._jc.node()) for value in values]
+        if any(kind(literal) != "Literal" for literal in literals):
+            return None
+        if names is None:
+            query = getattr(jvm.root, f"{analysis}.PosParameterizedQuery")(plan, jvm.to_seq(literals))
+        else:
+            query = getattr(jvm.root, f"{analysis}.NameParameterizedQuery")(
+                plan, jvm.to_seq(names), jvm.to_seq(literals)
+            )
+        return scala_object(jvm.root, f"{analysis}.BindParameters$").apply(query)
+    except (TypeError, *JVM_ERRORS):
+        return None
 
 
 def _said(
@@ -134,7 +167,7 @@ def _said(
         spark: The session.
         plan: As parsed.
         execute: Runs the text.
-        is_whole: The plan is complete; False with parameters, whose values are not in it.
+        is_whole: The plan is complete; False if values of parameters are not in it.
         kwargs: Values that were inserted into the text.
     """
     said = plan.child() if kind(plan) == "UnresolvedWith" else plan

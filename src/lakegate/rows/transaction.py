@@ -47,7 +47,9 @@ from lakegate.rows.result import Result
 from lakegate.rows.statement import Dml
 
 GROUP_CONF = "spark.lakegate.groupMax"
-"""Session setting: number of statements that may share the table's next version. Default 1."""
+"""Session setting: number of statements that may share the table's next version."""
+STOCK_GROUP_MAX, QUICK_GROUP_MAX = 1, 64
+"""Its default, for statements that stock Delta executed and for quick ones, which answer the questions of their rebase at once."""
 Meets = Callable[[frozenset[str]], bool | None]
 """Tests by paths whether rows of files have a key of a MERGE's source; None if the statement's maker does not know."""
 LOGGER = logging.getLogger("lakegate")
@@ -134,7 +136,8 @@ class Transaction:
     @cached_property
     def group_max(self) -> int:
         """The number of statements that may share a version."""
-        return self._dml.jvm.int_conf(GROUP_CONF, 1)
+        is_quick = self.execution.why_stock is None
+        return self._dml.jvm.int_conf(GROUP_CONF, QUICK_GROUP_MAX if is_quick else STOCK_GROUP_MAX)
 
     def answer(self, effect: Effect[Any]) -> Any:
         """Answers an effect of the protocol, or of a rebase."""

@@ -7,6 +7,7 @@ next marks rows, is added once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,12 +111,29 @@ def _info(infos: Sequence[Body]) -> Body:
     operations = [str(info.get("operation", "")) for info in infos]
     return {
         "operation": operations[0] if len(set(operations)) == 1 else "GROUP",
-        "operationParameters": {"members": str(len(infos)), "operations": ", ".join(operations)},
+        "operationParameters": {
+            "members": str(len(infos)),
+            "operations": ", ".join(operations),
+            "statements": json.dumps([_statement(info) for info in infos], ensure_ascii=False),
+        },
         "operationMetrics": _summed([info.get("operationMetrics") or {} for info in infos]),
         "isBlindAppend": all(info.get("isBlindAppend", False) for info in infos),
         # A tag of the version has to be true for all of it, for example that row ids were kept.
         "tags": dict(set.intersection(*(set((info.get("tags") or {}).items()) for info in infos))),
     }
+
+
+def _statement(info: Body) -> dict[str, Any]:
+    """Returns what the history says of one member: its operation, parameters that are not empty, and metrics of rows and files."""
+    parameters = {
+        name: said for name, said in (info.get("operationParameters") or {}).items() if said not in ("", "[]")
+    }
+    metrics = {
+        name: value
+        for name, value in (info.get("operationMetrics") or {}).items()
+        if str(value) != "0" and not name.endswith("TimeMs")
+    }
+    return {"operation": info.get("operation"), **parameters, "metrics": metrics}
 
 
 def _summed(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:

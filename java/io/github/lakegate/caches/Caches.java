@@ -1,10 +1,9 @@
 package io.github.lakegate.caches;
 
+import java.util.Collection;
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.Snapshot;
-import org.apache.spark.sql.delta.actions.AddFile;
 import scala.Option;
-import scala.collection.immutable.Seq;
 
 /**
  * The switch of this package, whose other classes reach into parts of Delta that may change with each of its releases.
@@ -47,10 +46,17 @@ public final class Caches {
     return isOn ? LastingSnapshot.hold(log) : null;
   }
 
-  /** Returns the files of a snapshot, the first time perhaps by a Spark job; null if they are too many, or not certainly known. */
-  public static Seq<AddFile> files(Snapshot snapshot) {
-    if (!isOn) return null;
-    if (snapshot instanceof LastingSnapshot lasting) return lasting.files();
-    return snapshot.checksumOpt().isDefined() ? KnownFiles.of(snapshot, () -> snapshot.allFiles().collectAsList()) : null;
+  /**
+   * Returns the files of a snapshot, the first time perhaps by a Spark job; null if they are too many, or not certainly known.
+   *
+   * @param bytesMax the memory of the lists of all tables
+   */
+  public static Collection<KnownFile> files(Snapshot snapshot, long bytesMax) {
+    if (!isOn || !snapshot.checksumOpt().isDefined()) return null;
+    KnownFiles.Known known =
+        snapshot instanceof LastingSnapshot lasting
+            ? lasting.known(KnownFiles.QUICK_MAX, bytesMax)
+            : KnownFiles.of(snapshot, () -> snapshot.allFiles().collectAsList(), KnownFiles.QUICK_MAX, bytesMax);
+    return known == null ? null : known.files().values();
   }
 }

@@ -4,7 +4,7 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
-import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -25,32 +25,48 @@ import org.apache.spark.sql.delta.actions.Action;
 import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.delta.actions.FileAction;
 import org.apache.spark.sql.delta.actions.InMemoryLogReplay;
+import org.apache.spark.sql.delta.actions.RemoveFile;
 import scala.Function1;
 import scala.Option;
 import scala.collection.Iterator;
 import scala.collection.immutable.Seq;
 
 /**
- * The files of small tables: the files of a version are those of an earlier one, changed by the commits between.
+ * The files of tables: the files of a version are those of an earlier one, changed by the commits between.
  *
- * <p>Delta computes them in this way for the checksums of tables of up to 50 files, by the same replay; for a statement it computes
- * the state of each version from the log, in a Spark job. A list is not used if its number and total size of files differ from the
- * version's checksum. These do not show vectors: so the commit of the earlier version must be unchanged, by the time of its file's
- * modification.
+ * <p>Delta computes them in this way for the checksums of tables of up to 50 files; for a statement it computes the state of each
+ * version from the log, in a Spark job. A list is not used if its number and total size of files differ from the version's checksum.
+ * These do not show vectors: so the commit of the earlier version must be unchanged, by the time of its file's modification.
  */
 final class KnownFiles {
-  /** Up to this many files are found faster in a list than in the state, which is spread over tasks; a list takes some kilobytes a file. */
-  static final int FILES_MAX = 1000;
+  /** Up to this many files are found faster in a list than in the state, which is spread over tasks. */
+  static final int STOCK_MAX = 1000;
 
-  /** The distance from a checkpoint up to which Delta's own replay goes, too. */
-  private static final int COMMITS_MAX = 10;
+  /** Up to this many files are kept for quick statements. */
+  static final int QUICK_MAX = 100_000;
+
+  /** More commits are not read one by one. */
+  private static final int COMMITS_MAX = 50;
 
   /** A statement may begin on a version while others go on from there. */
   private static final int VERSIONS_MAX = 4;
 
-  private record Known(String table, long modifiedAtMs, List<AddFile> files) {}
+  /**
+   * The files of a version.
+   *
+   * @param files by path and vector
+   * @param heapBytes an estimate of their memory
+   */
+  record Known(String table, long modifiedAtMs, Map<String, KnownFile> files, long size, long heapBytes) {
+    private boolean isOf(VersionChecksum checksum) {
+      return files.size() == checksum.numFiles() && size == checksum.tableSizeBytes();
+    }
+  }
 
-  private static final Map<DeltaLog, ConcurrentNavigableMap<Long, Known>> KNOWN = Collections.synchronizedMap(new WeakHashMap<>());
+  private static final Map<DeltaLog, ConcurrentNavigableMap<Long, Known>> KNOWN = new WeakHashMap<>();
+
+  private static final Map<DeltaLog, Long> USED = new WeakHashMap<>(); // the number of the last use
+  private static long uses;
 
   private KnownFiles() {}
 
@@ -58,47 +74,81 @@ final class KnownFiles {
    * The files of a snapshot that has a checksum; null if they are too many, or not certainly known.
    *
    * @param inState computes them from the log
+   * @param bytesMax the memory of the lists of all tables
    */
-  static Seq<AddFile> of(Snapshot snapshot, Supplier<List<AddFile>> inState) {
+  static Known of(Snapshot snapshot, Supplier<List<AddFile>> inState, int filesMax, long bytesMax) {
     VersionChecksum checksum = snapshot.checksumOpt().get();
-    List<AddFile> files = checksum.allFiles().isDefined() ? listed(checksum.allFiles().get()) : null;
-    if (!isWhole(files, checksum)) {
-      if (!areFollowed(snapshot, checksum)) return null;
-      files = followed(snapshot);
-      if (!isWhole(files, checksum)) files = inState.get();
-      if (!isWhole(files, checksum)) return null;
-    }
+    if (checksum.numFiles() > filesMax) return null;
     String table = snapshot.metadata().id();
+    long modifiedAtMs = snapshot.logSegment().lastCommitFileModificationTimestamp();
     ConcurrentNavigableMap<Long, Known> versions = versions(snapshot.deltaLog());
-    versions.values().removeIf(known -> !known.table.equals(table));
-    versions.put(snapshot.version(), new Known(table, snapshot.logSegment().lastCommitFileModificationTimestamp(), files));
+    Known known = versions.get(snapshot.version());
+    if (known != null && known.table.equals(table) && known.modifiedAtMs == modifiedAtMs) return known;
+    known = checksum.allFiles().isDefined() ? made(table, modifiedAtMs, listed(checksum.allFiles().get())) : null;
+    if (known == null || !known.isOf(checksum)) {
+      if (!areFollowed(snapshot)) return null;
+      known = followed(snapshot, table, modifiedAtMs, versions);
+      if (known == null || !known.isOf(checksum)) known = made(table, modifiedAtMs, inState.get());
+      if (!known.isOf(checksum)) return null;
+    }
+    versions.values().removeIf(each -> !each.table.equals(table));
+    if (known.heapBytes > bytesMax) {
+      versions.clear();
+      return null;
+    }
+    versions.put(snapshot.version(), known);
     while (versions.size() > VERSIONS_MAX) versions.pollFirstEntry();
-    return PythonUtils.toSeq(files);
+    makeRoom(bytesMax);
+    return known;
   }
 
-  private static boolean isWhole(List<AddFile> files, VersionChecksum checksum) {
-    if (files == null || files.size() != checksum.numFiles()) return false;
-    return files.stream().mapToLong(AddFile::size).sum() == checksum.tableSizeBytes();
+  /** Forgets the tables that were used least recently. */
+  private static void makeRoom(long bytesMax) {
+    synchronized (KNOWN) {
+      while (true) {
+        long bytes = 0;
+        DeltaLog oldest = null;
+        for (Map.Entry<DeltaLog, ConcurrentNavigableMap<Long, Known>> each : KNOWN.entrySet()) {
+          Map.Entry<Long, Known> newest = each.getValue().lastEntry();
+          if (newest == null) continue;
+          bytes += newest.getValue().heapBytes;
+          if (oldest == null || USED.get(each.getKey()) < USED.get(oldest)) oldest = each.getKey();
+        }
+        if (bytes <= bytesMax) return;
+        KNOWN.remove(oldest);
+      }
+    }
   }
 
   /** If Delta lists no files in checksums, for example with very many statistics, its reasons hold here, too. */
-  private static boolean areFollowed(Snapshot snapshot, VersionChecksum checksum) {
-    return checksum.numFiles() <= FILES_MAX
-        && Snapshot$.MODULE$.allFilesInCrcWritePathEnabled(SparkSession.active(), snapshot)
+  private static boolean areFollowed(Snapshot snapshot) {
+    return Snapshot$.MODULE$.allFilesInCrcWritePathEnabled(SparkSession.active(), snapshot)
         && !snapshot.protocol().json().contains("\"adaptiveMetadata"); // a file's metadata there may change without a commit
   }
 
+  private static Known made(String table, long modifiedAtMs, List<AddFile> files) {
+    Map<String, KnownFile> made = new LinkedHashMap<>(files.size() * 2);
+    long size = 0;
+    long heapBytes = 0;
+    for (AddFile file : files) {
+      KnownFile one = new KnownFile(file);
+      made.put(key(file.path(), file.getDeletionVectorUniqueId()), one);
+      size += file.size();
+      heapBytes += one.heapBytes();
+    }
+    return new Known(table, modifiedAtMs, made, size, heapBytes);
+  }
+
   /** The files of the last known version, changed by the commits since; null if that version has another history, or is too far back. */
-  private static List<AddFile> followed(Snapshot snapshot) {
+  private static Known followed(Snapshot snapshot, String table, long modifiedAtMs, ConcurrentNavigableMap<Long, Known> versions) {
     DeltaLog log = snapshot.deltaLog();
-    Map.Entry<Long, Known> last = versions(log).floorEntry(snapshot.version());
+    Map.Entry<Long, Known> last = versions.floorEntry(snapshot.version());
     if (last == null || snapshot.version() - last.getKey() > COMMITS_MAX) return null;
     Known known = last.getValue();
-    if (!known.table.equals(snapshot.metadata().id())) return null;
+    if (!known.table.equals(table)) return null;
     Configuration conf = log.newDeltaHadoopConf();
     Function1<String, String> canonical = log.getCanonicalPathFunction(false);
-    InMemoryLogReplay replay = new InMemoryLogReplay(Option.empty(), Option.empty());
-    replay.append(last.getKey(), PythonUtils.toSeq(new ArrayList<Action>(known.files)).iterator());
+    InMemoryLogReplay since = new InMemoryLogReplay(Option.empty(), Option.empty());
     try {
       if (modifiedAtMs(snapshot, commit(log, last.getKey()), conf) != known.modifiedAtMs) return null;
       for (long version = last.getKey() + 1; version <= snapshot.version(); version++) {
@@ -109,14 +159,36 @@ final class KnownFiles {
           if (action instanceof FileAction file && !canonical.apply(file.path()).equals(file.path())) return null;
           actions.add(action);
         }
-        replay.append(version, PythonUtils.toSeq(actions).iterator());
+        since.append(version, PythonUtils.toSeq(actions).iterator());
       }
     } catch (FileNotFoundException cleanedUp) {
       return null;
     } catch (IOException unreadable) {
       throw new UncheckedIOException(unreadable);
     }
-    return listed(replay.allFiles());
+    Map<String, KnownFile> files = new LinkedHashMap<>(known.files);
+    long size = known.size;
+    long heapBytes = known.heapBytes;
+    for (Iterator<Action> each = since.checkpoint(); each.hasNext(); ) {
+      KnownFile before = null;
+      Action action = each.next();
+      if (action instanceof RemoveFile removed) before = files.remove(key(removed.path(), removed.getDeletionVectorUniqueId()));
+      if (action instanceof AddFile added) {
+        KnownFile one = new KnownFile(added);
+        before = files.put(key(added.path(), added.getDeletionVectorUniqueId()), one);
+        size += added.size();
+        heapBytes += one.heapBytes();
+      }
+      if (before == null) continue;
+      size -= before.add.size();
+      heapBytes -= before.heapBytes();
+    }
+    return new Known(table, modifiedAtMs, files, size, heapBytes);
+  }
+
+  /** Delta tells files apart by their path and their vector. */
+  private static String key(String path, Option<String> vector) {
+    return vector.isDefined() ? path + '\n' + vector.get() : path;
   }
 
   private static Path commit(DeltaLog log, long version) {
@@ -131,7 +203,10 @@ final class KnownFiles {
   }
 
   private static ConcurrentNavigableMap<Long, Known> versions(DeltaLog log) {
-    return KNOWN.computeIfAbsent(log, each -> new ConcurrentSkipListMap<>());
+    synchronized (KNOWN) {
+      USED.put(log, ++uses);
+      return KNOWN.computeIfAbsent(log, each -> new ConcurrentSkipListMap<>());
+    }
   }
 
   private static <T> List<T> listed(Seq<T> values) {

@@ -1,6 +1,7 @@
 package io.github.lakegate.caches;
 
 import java.util.concurrent.locks.ReentrantLock;
+import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.delta.DeltaLog;
@@ -60,7 +61,7 @@ public final class LastingSnapshot extends Snapshot {
     Option<VersionChecksum> checksum = newest.checksumOpt();
     if (!checksum.isDefined()
         || checksum.get().allFiles().isDefined()
-        || (checksum.get().numFiles() <= KnownFiles.FILES_MAX && !newest.stateReconstructionTriggered())) install(log);
+        || (checksum.get().numFiles() <= KnownFiles.STOCK_MAX && !newest.stateReconstructionTriggered())) install(log);
     return log.unsafeVolatileSnapshot();
   }
 
@@ -83,12 +84,17 @@ public final class LastingSnapshot extends Snapshot {
   }
 
   // In the monitor in which Scala computes the lazy values of a snapshot.
-  synchronized Seq<AddFile> files() {
+  private synchronized Seq<AddFile> files() {
     if (isAskedForFiles) return files;
     checkpointProvider(); // Delta asks the newest snapshot for it in its lock, and the monitor is held while files are read
-    files = KnownFiles.of(this, () -> super.allFiles().collectAsList());
+    KnownFiles.Known known = known(KnownFiles.STOCK_MAX, Long.MAX_VALUE);
+    files = known == null ? null : PythonUtils.toSeq(known.files().values().stream().map(file -> file.add).toList());
     isAskedForFiles = true;
     return files;
+  }
+
+  KnownFiles.Known known(int filesMax, long bytesMax) {
+    return KnownFiles.of(this, () -> super.allFiles().collectAsList(), filesMax, bytesMax);
   }
 
   @Override

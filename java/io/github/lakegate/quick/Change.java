@@ -1,6 +1,8 @@
 package io.github.lakegate.quick;
 
+import io.github.lakegate.caches.KnownFile;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -20,7 +22,6 @@ import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.DeltaOperations;
 import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.actions.Action;
-import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.delta.commands.DeltaCommand;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.metric.SQLMetric;
@@ -45,10 +46,10 @@ abstract class Change {
   }
 
   /** The files that may have rows that match its condition, and these rows. */
-  abstract List<FileRows.Found> matching(List<AddFile> files) throws Exception;
+  abstract List<FileRows.Found> matching(Collection<KnownFile> files) throws Exception;
 
   /** The actions of its commit, and its metrics. */
-  abstract List<Action> actions(OptimisticTransaction txn, Supplier<List<AddFile>> files) throws Exception;
+  abstract List<Action> actions(OptimisticTransaction txn, Supplier<Collection<KnownFile>> files) throws Exception;
 
   abstract DeltaOperations.Operation operation();
 

@@ -1,8 +1,10 @@
 package io.github.lakegate.quick;
 
+import io.github.lakegate.caches.KnownFile;
 import java.net.URI;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -126,14 +128,13 @@ final class FileRows {
   }
 
   /** The files that may have such rows, and the rows. */
-  List<Found> find(List<AddFile> all) throws Exception {
+  List<Found> find(Collection<KnownFile> all) throws Exception {
     List<AddFile> candidates = new ArrayList<>();
     long bytes = 0;
-    for (AddFile file : all) {
-      InternalRow partition = partition(file);
-      if (!skipping.mayMatch(file, partition)) continue;
-      candidates.add(file);
-      bytes += file.size();
+    for (KnownFile file : all) {
+      if (!skipping.mayMatch(file, skipping.readsPartition() ? partition(file.add) : null)) continue;
+      candidates.add(file.add);
+      bytes += file.add.size();
       if (candidates.size() > FILES_MAX || bytes > BYTES_MAX) throw new QuickStatement.Declined("it reads too many files, or too large ones");
     }
     List<Found> found = new ArrayList<>();

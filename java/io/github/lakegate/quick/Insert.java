@@ -1,6 +1,8 @@
 package io.github.lakegate.quick;
 
+import io.github.lakegate.caches.KnownFile;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Supplier;
@@ -73,12 +75,12 @@ final class Insert extends Change {
   }
 
   @Override
-  List<FileRows.Found> matching(List<AddFile> files) {
+  List<FileRows.Found> matching(Collection<KnownFile> files) {
     throw new QuickStatement.Declined("an INSERT has no condition");
   }
 
   @Override
-  List<Action> actions(OptimisticTransaction txn, Supplier<List<AddFile>> files) throws Exception {
+  List<Action> actions(OptimisticTransaction txn, Supplier<Collection<KnownFile>> files) throws Exception {
     Served.checkWrite(txn);
     List<Attribute> columns = new ArrayList<>(); // in the order of the table
     for (String name : schema.fieldNames()) for (Attribute each : given.columns) if (each.name().equals(name)) columns.add(each);

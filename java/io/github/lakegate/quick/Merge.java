@@ -1,8 +1,10 @@
 package io.github.lakegate.quick;
 
 import io.delta.tables.DeltaMergeBuilder;
+import io.github.lakegate.caches.KnownFile;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -179,12 +181,12 @@ final class Merge extends Change {
     }
   }
 
-  private List<FileRows.Found> found(List<AddFile> files, List<Attribute> wanted) throws Exception {
+  private List<FileRows.Found> found(Collection<KnownFile> files, List<Attribute> wanted) throws Exception {
     return candidates == null ? List.of() : new FileRows(session, log, relation, candidates, wanted).find(files);
   }
 
   @Override
-  List<FileRows.Found> matching(List<AddFile> files) throws Exception {
+  List<FileRows.Found> matching(Collection<KnownFile> files) throws Exception {
     List<Attribute> wanted = readBy(List.of(merge.condition()), ofTable);
     Pairs pairs = new Pairs(wanted);
     List<FileRows.Found> found = found(files, wanted);
@@ -196,7 +198,7 @@ final class Merge extends Change {
   }
 
   @Override
-  List<Action> actions(OptimisticTransaction txn, Supplier<List<AddFile>> files) throws Exception {
+  List<Action> actions(OptimisticTransaction txn, Supplier<Collection<KnownFile>> files) throws Exception {
     long began = System.nanoTime();
     Served.checkWrite(txn);
     txn.readWholeTable(); // also a MERGE that only inserts rows is no blind append

@@ -3,11 +3,14 @@ package io.github.lakegate.quick;
 import io.delta.tables.DeltaMergeBuilder;
 import io.github.lakegate.Parts;
 import io.github.lakegate.caches.Caches;
+import io.github.lakegate.caches.KnownFile;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Supplier;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
@@ -104,18 +107,19 @@ public final class QuickStatement {
    *
    * @param adds the files on which it is executed, as `add` actions, one per line; null: those of its table
    * @param version with files: the version whose definition of the table they have, which must be the newest that is known
+   * @param bytesMax the memory of the lists of files that are kept
    * @return null if it was executed, also if it had nothing to do; otherwise why it is left to stock Delta
    */
-  public String run(String adds, long version) throws IOException {
+  public String run(String adds, long version, long bytesMax) throws IOException {
     if (change == null) return declined;
     try {
       if (adds == null) {
-        execute(null, Option.empty());
+        execute(null, Option.empty(), bytesMax);
         return null;
       }
       Snapshot snapshot = change.log.unsafeVolatileSnapshot();
       if (snapshot.version() != version) throw new Declined("another commit came meanwhile");
-      execute(files(adds), Option.apply(snapshot));
+      execute(files(adds), Option.apply(snapshot), bytesMax);
       return null;
     } catch (Declined reason) {
       return reason.getMessage();
@@ -144,18 +148,18 @@ public final class QuickStatement {
     }
   }
 
-  private static List<AddFile> files(String adds) throws IOException {
-    List<AddFile> files = new ArrayList<>();
-    for (String line : adds.split("\n")) files.add((AddFile) Action.fromJson(line));
+  private static List<KnownFile> files(String adds) throws IOException {
+    List<KnownFile> files = new ArrayList<>();
+    for (String line : adds.split("\n")) files.add(new KnownFile((AddFile) Action.fromJson(line)));
     return files;
   }
 
-  private void execute(List<AddFile> files, Option<Snapshot> snapshot) {
+  private void execute(Collection<KnownFile> files, Option<Snapshot> snapshot, long bytesMax) {
     change.log.withNewTransaction(change.table, snapshot, txn -> {
       if (files == null && change.command.hasBeenExecuted(txn, session, Option.empty())) return null;
       List<Action> actions;
       try {
-        actions = computed(txn, files);
+        actions = computed(txn, files == null ? () -> known(txn, bytesMax) : () -> files);
       } catch (Declined declined) {
         throw declined;
       } catch (Exception | LinkageError failed) {
@@ -169,12 +173,12 @@ public final class QuickStatement {
     }
   }
 
-  private List<Action> computed(OptimisticTransaction txn, List<AddFile> files) throws Exception {
+  private List<Action> computed(OptimisticTransaction txn, Supplier<Collection<KnownFile>> files) throws Exception {
     long began = System.nanoTime();
     Served.check(txn.protocol());
     change.checkDefinition(txn);
     for (SQLMetric each : change.metrics.values()) each.set(0); // the command may have been executed before
-    List<Action> actions = new ArrayList<>(change.actions(txn, files == null ? () -> known(txn) : () -> files));
+    List<Action> actions = new ArrayList<>(change.actions(txn, files));
     change.set("executionTimeMs", (System.nanoTime() - began) / 1_000_000);
     txn.registerSQLMetrics(session, PythonUtils.toScalaMap(change.metrics));
     if (!actions.isEmpty() || change.commitsNothing()) {
@@ -184,10 +188,10 @@ public final class QuickStatement {
     return actions;
   }
 
-  private static List<AddFile> known(OptimisticTransaction txn) {
-    Seq<AddFile> known = Caches.files(txn.snapshot());
-    if (known == null) throw new Declined("its table has too many files, or their list is not certain");
-    return list(known);
+  private static Collection<KnownFile> known(OptimisticTransaction txn, long bytesMax) {
+    Collection<KnownFile> known = Caches.files(txn.snapshot(), bytesMax);
+    if (known == null) throw new Declined("its table has too many files for spark.lakegate.quickBytesMax, or their list is not certain");
+    return known;
   }
 
   static scala.collection.immutable.Map<String, String> none() {

@@ -1,6 +1,8 @@
 package io.github.lakegate.quick;
 
+import io.github.lakegate.caches.KnownFile;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
 import java.util.Set;
 import java.util.function.Predicate;
@@ -78,12 +80,12 @@ final class RowChange extends Change {
   }
 
   @Override
-  List<FileRows.Found> matching(List<AddFile> files) throws Exception {
+  List<FileRows.Found> matching(Collection<KnownFile> files) throws Exception {
     return new FileRows(session, log, relation(target), checked(), null).find(files);
   }
 
   @Override
-  List<Action> actions(OptimisticTransaction txn, Supplier<List<AddFile>> files) throws Exception {
+  List<Action> actions(OptimisticTransaction txn, Supplier<Collection<KnownFile>> files) throws Exception {
     long began = System.nanoTime();
     LogicalRelation relation = relation(target);
     Expression checked = checked();

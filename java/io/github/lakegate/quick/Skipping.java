@@ -1,8 +1,7 @@
 package io.github.lakegate.quick;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import com.fasterxml.jackson.databind.ObjectMapper;
-import java.io.IOException;
+import io.github.lakegate.caches.KnownFile;
 import java.time.LocalDate;
 import java.time.format.DateTimeParseException;
 import java.util.ArrayList;
@@ -20,7 +19,6 @@ import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.InterpretedMutableProjection;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.delta.DeltaColumnMapping;
-import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
@@ -28,7 +26,6 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 /** Rules out files by their partition, and by the smallest and largest values in their statistics. */
 final class Skipping {
-  private static final ObjectMapper JSON = new ObjectMapper();
   private static final List<DataType> INTEGERS = List.of(DataTypes.ByteType, DataTypes.ShortType, DataTypes.IntegerType, DataTypes.LongType);
 
   /**
@@ -38,9 +35,10 @@ final class Skipping {
    * @param operator `=` for any of the values, or the comparison with the only value
    */
   private record Bound(String column, DataType type, String operator, List<Object> values) {
-    boolean mayHold(JsonNode statistics) {
-      Object low = value(statistics.path("minValues").path(column));
-      Object high = value(statistics.path("maxValues").path(column));
+    boolean mayHold(KnownFile file) {
+      List<JsonNode> bounds = file.bounds(column);
+      Object low = value(bounds.get(0));
+      Object high = value(bounds.get(1));
       if (low == null || high == null) return true;
       return switch (operator) {
         case "<" -> values.stream().anyMatch(each -> compared(low, each) < 0);
@@ -87,14 +85,17 @@ final class Skipping {
     }
   }
 
-  boolean mayMatch(AddFile file, InternalRow partition) throws IOException {
+  boolean readsPartition() {
+    return !ofPartition.isEmpty();
+  }
+
+  /** @param partition null unless `readsPartition` */
+  boolean mayMatch(KnownFile file, InternalRow partition) {
     for (InterpretedMutableProjection part : ofPartition) {
       InternalRow said = part.apply(partition);
       if (said.isNullAt(0) || !said.getBoolean(0)) return false;
     }
-    if (bounds.isEmpty() || file.stats() == null || file.stats().isEmpty()) return true;
-    JsonNode statistics = JSON.readTree(file.stats());
-    return bounds.stream().allMatch(bound -> bound.mayHold(statistics));
+    return bounds.stream().allMatch(bound -> bound.mayHold(file));
   }
 
   private static Bound bound(Expression part) {

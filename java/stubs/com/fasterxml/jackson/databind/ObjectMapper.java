@@ -12,4 +12,6 @@ public class ObjectMapper {
   }
 
   public ObjectMapper() {}
+
+  public native JsonNode missingNode();
 }

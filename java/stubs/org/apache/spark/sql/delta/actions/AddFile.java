@@ -25,4 +25,6 @@ public class AddFile implements FileAction {
   public native Path toPath();
 
   public native String stats();
+
+  public native Option<String> getDeletionVectorUniqueId();
 }

@@ -14,4 +14,6 @@ public class InMemoryLogReplay {
   public Seq<AddFile> allFiles() {
     throw new UnsupportedOperationException("stub");
   }
+
+  public native Iterator<Action> checkpoint();
 }

@@ -1,4 +1,0 @@
-package com.fasterxml.jackson.core;
-
-public class JsonProcessingException {
-}
