@@ -14,9 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import delta.tables
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.functions import udf
 
 import lakegate
 from lakegate.delta.idempotent_writes import confs
@@ -296,6 +300,68 @@ def test_a_row_that_a_constraint_refuses_is_refused_as_by_stock_delta(session: S
             pair.run("UPDATE {t} SET p = '' WHERE id = 5") == "it fails"
         )  # an empty text is NULL in a partition column
         assert pair.run("UPDATE {t} SET p = 'b' WHERE id = 5") is None
+        pair.same()
+
+
+@pytest.mark.slow
+def test_a_merge_of_a_data_frame_does_what_stock_delta_does(
+    session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """The rows of an Arrow table need no Spark job, others are read by one; what is large, or is observed, is left to stock Delta."""
+    few = [(3, "x"), (900, "y"), (None, "z")]
+    shifted = udf(lambda id: None if id is None else id + 1, "bigint")
+    cached = session.createDataFrame([(21, "k"), (22, "l")], "id INT, w STRING").repartition(2).persist()
+    sources: dict[str, tuple[DataFrame, int | None, str | None]] = {
+        "local": (session.createDataFrame(few, "id BIGINT, w STRING"), None, None),
+        "filtered": (
+            session.createDataFrame(few, "id INT, w STRING").where("w <> 'z'").selectExpr("id + 20 AS id", "w"),
+            None,
+            None,
+        ),
+        "arrow": (session.createDataFrame(pa.table({"id": [31, 901], "w": ["p", None]})), 0, None),
+        "grouped": (
+            session.createDataFrame([*few, (3, "y")], "id BIGINT, w STRING").groupBy("id").agg({"w": "max"}),
+            None,
+            None,
+        ),
+        "read": (session.range(40, 45).selectExpr("id", "'r' AS w").repartition(2), None, None),
+        "function": (
+            session.createDataFrame(few, "id BIGINT, w STRING").select(shifted("id").alias("id"), "w"),
+            None,
+            None,
+        ),
+        "cached": (cached, None, None),
+        "empty": (session.createDataFrame([], "id BIGINT, w STRING"), None, None),
+        "many": (
+            session.range(20_000, 30_001).selectExpr("id", "'m' AS w"),
+            None,
+            "its source has more than 10000 rows",
+        ),
+        "observed": (
+            session.range(50, 52).selectExpr("id", "'o' AS w").observe("seen", F.count("*")),
+            None,
+            "its source is observed",
+        ),
+    }
+    with pair_of(session, tmp_path, KINDS["feed"]) as pair:
+        for name, (frame, number, why) in sources.items():
+            source = frame.toDF("id", "w").alias("s")
+
+            def merge(kind: Any, path: str, source: DataFrame = source) -> Any:
+                merged = kind.forPath(session, path).alias("t").merge(source, "t.id = s.id")
+                merged = merged.whenMatchedUpdate(
+                    "s.w IS NOT NULL", {"w": "upper(s.w)", "v": "t.v + 1"}
+                ).whenMatchedDelete()
+                return merged.whenNotMatchedInsert("s.id IS NOT NULL", {"id": "s.id", "w": "s.w"}).execute()
+
+            expected = merge(delta.tables.DeltaTable, pair.stock).collect()
+            found: list[Any] = []
+            ran = jobs(partial(lambda done, run: done.append(run(lakegate.DeltaTable, pair.quick)), found, merge))
+            assert [tuple(row) for row in found[0].collect()] == [tuple(row) for row in expected], name
+            assert found[0].lakegate.why_stock == why, name
+            assert number is None or ran == number, name
+            assert pair.last(pair.quick) == pair.last(pair.stock), name
+        cached.unpersist()
         pair.same()
 
 

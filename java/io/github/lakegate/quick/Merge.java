@@ -233,9 +233,9 @@ final class Merge extends Change {
       if (isTouched) touched++;
     }
     found = found.stream().filter(each -> !each.matched.isEmpty()).toList();
-    if (!found.isEmpty()) {
-      DeltaLog.assertRemovable(txn.snapshot());
-      if (!merge.shouldWritePersistentDeletionVectors(session, txn)) throw new QuickStatement.Declined("it does not write deletion vectors");
+    if (!found.isEmpty()) DeltaLog.assertRemovable(txn.snapshot());
+    if (touched > 0 && !merge.shouldWritePersistentDeletionVectors(session, txn)) {
+      throw new QuickStatement.Declined("it does not write deletion vectors");
     }
     long scanned = System.nanoTime();
     List<Action> actions = new ArrayList<>();

@@ -12,6 +12,7 @@ import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.catalyst.plans.logical.CollectMetrics;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.Dataset;
@@ -21,6 +22,7 @@ import org.apache.spark.sql.delta.files.TahoeFileIndex;
 import org.apache.spark.sql.execution.CommandExecutionMode$;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import scala.Option;
@@ -29,7 +31,7 @@ import scala.collection.Iterator;
 /**
  * The rows of a small query, which are read once.
  *
- * <p>No Spark job runs for rows that the driver has: in the text of a statement, or in a data frame made of local rows.
+ * <p>No Spark job runs for rows that the driver has: in the text of a statement, or in a data frame made of an Arrow table.
  */
 final class SourceRows {
   private static final long BYTES_MAX = 16L << 20;
@@ -45,6 +47,7 @@ final class SourceRows {
   /** @param target the table that the statement changes: a query of it may not be small tomorrow, and is not read here */
   static SourceRows of(SparkSession session, LogicalPlan query, DeltaLog target) {
     LogicalPlan plan = optimized(session, query);
+    if (plan.exists(node -> node instanceof CollectMetrics)) throw new QuickStatement.Declined("its source is observed");
     for (LogicalPlan leaf : QuickStatement.list(plan.collectLeaves())) {
       if (leaf instanceof LogicalRelation relation
           && relation.relation() instanceof HadoopFsRelation files
@@ -53,7 +56,7 @@ final class SourceRows {
         throw new QuickStatement.Declined("its source reads its table");
       }
     }
-    if (QuickStatement.list(plan.collectLeaves()).stream().anyMatch(LogicalRDD.class::isInstance)) {
+    if (QuickStatement.list(plan.collectLeaves()).stream().anyMatch(leaf -> leaf instanceof LogicalRDD || leaf instanceof InMemoryRelation)) {
       plan = optimized(session, withRows(session, plan));
     }
     if (!(plan instanceof LocalRelation)) {
@@ -64,7 +67,7 @@ final class SourceRows {
     }
     List<InternalRow> rows = QuickStatement.list(((LocalRelation) plan).data());
     if (rows.size() > QuickStatement.ROWS_MAX) throw tooMany();
-    return new SourceRows(QuickStatement.list(plan.output()), rows);
+    return new SourceRows(QuickStatement.list(query.output()), rows); // the optimizer may number its columns anew
   }
 
   private static LogicalPlan optimized(SparkSession session, LogicalPlan query) {
@@ -73,10 +76,13 @@ final class SourceRows {
 
   /** A plan with the rows of each leaf whose size Spark does not know. */
   private static LogicalPlan withRows(SparkSession session, LogicalPlan plan) {
-    if (!(plan instanceof LogicalRDD leaf)) return plan.mapChildren(child -> withRows(session, child));
-    if (leaf.isStreaming()) throw new QuickStatement.Declined("its source is a stream");
-    List<InternalRow> rows = isLocal(leaf.rdd()) ? local(leaf.rdd()) : taken(session, leaf);
-    return new LocalRelation(leaf.output(), QuickStatement.seq(rows), false, Option.empty());
+    List<InternalRow> rows;
+    if (plan instanceof LogicalRDD leaf) {
+      if (leaf.isStreaming()) throw new QuickStatement.Declined("its source is a stream");
+      rows = isLocal(leaf.rdd()) ? local(leaf.rdd()) : taken(session, leaf);
+    } else if (plan instanceof InMemoryRelation) rows = taken(session, plan);
+    else return plan.mapChildren(child -> withRows(session, child));
+    return new LocalRelation(plan.output(), QuickStatement.seq(rows), false, Option.empty());
   }
 
   /** True if all rows are in the driver, and functions without a job make them. */
