@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
+from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from lakegate.delta.storage_errors import texts_of
@@ -74,7 +75,9 @@ class KeyedMerge:
         schema = StructType([StructField(place[name], self._columns.fields[name].dataType) for name in used])
         schema = schema.add(SHAPE, IntegerType())
         tuples = [(*(row.values.get(name) for name in used), shapes[row.shape]) for row in rows]
-        source = self._session.createDataFrame(tuples, schema, verifySchema=False).alias("s")  # the values were checked
+        # Rows that come as an Arrow table are a part of the plan. Rows of Python would be read by a job with a Python worker.
+        rows_in_arrow = LocalDataToArrowConversion.convert(tuples, schema, use_large_var_types=False)
+        source = self._session.createDataFrame(rows_in_arrow, schema).alias("s")
         on = " AND ".join(f"t.{quoted(name)} = s.{place[name]}" for name in self._columns.key)
         merge = DeltaTable.forPath(self._session, self._columns.table).alias("t").merge(source, on)
         for (is_delete, is_anew, given), number in shapes.items():
