@@ -223,7 +223,8 @@ def test_an_error_that_is_not_about_a_row_fails_all_and_is_not_repeated() -> Non
     merges = Merges(error=CommitInDoubt())
     merges.gate.set()
     with writing(merges, delay_s=60) as writer:
-        done = [writer.upsert({"id": number}) for number in range(9)]
+        # Of nine shapes: two statements.
+        done = [writer.upsert({"id": number, f"c{number}": 1}) for number in range(9)]
         writer.flush()
         assert all(isinstance(each.exception(0), CommitInDoubt) for each in done)
         assert merges.begun == 1

@@ -95,7 +95,7 @@ class KeyedWriter:
         flush_rows: int = FLUSH_ROWS,
         flush_bytes: int = FLUSH_BYTES,
         delay_s: float = DELAY_MS / 1000,
-        start: Callable[[Callable[[], None]], Callable[[], None]] = lambda work: work,
+        start: Callable[[Callable[[], None]], Callable[[], None]] | None = None,
     ) -> None:
         """Starts the thread.
 
@@ -106,7 +106,7 @@ class KeyedWriter:
             flush_rows: As of `lakegate.writer`.
             flush_bytes: As of `lakegate.writer`.
             delay_s: As of `lakegate.writer`, in seconds.
-            start: Wraps the work of the thread.
+            start: Wraps the work of the thread; None: nothing does.
         """
         self._columns, self._merge, self._compaction = columns, merge, compaction
         self._flush_rows, self._flush_bytes, self._delay_s = flush_rows, flush_bytes, delay_s
@@ -120,7 +120,8 @@ class KeyedWriter:
         self._died: BaseException | None = None
         self.rows_failed = 0
         """Changes whose futures have an error."""
-        self._thread = threading.Thread(target=start(self._flush_on), name="lakegate-writer", daemon=True)
+        work = self._flush_on
+        self._thread = threading.Thread(target=start(work) if start else work, name="lakegate-writer", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
