@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import statistics
 import sys
 import tempfile
@@ -15,9 +16,12 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from delta.tables import DeltaTable as StockTable
 from pyspark.sql import SparkSession
 
@@ -58,12 +62,14 @@ def main() -> None:
             write(f"rows_{part}", {"machine": machine(), **PARTS[part](spark, Path(folder))})
 
 
-def table(spark: SparkSession, folder: Path, name: str, *, rows: int = ROWS, files: int = FILES) -> str:
+def table(
+    spark: SparkSession, folder: Path, name: str, *, rows: int = ROWS, files: int = FILES, has_vectors: bool = True
+) -> str:
     """Makes a table of k, v and w in files of equal size, each with its share of k."""
     path = str(folder / name)
     spark.sql(
         f"CREATE TABLE delta.`{path}` (k BIGINT, v BIGINT, w STRING) USING delta "
-        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+        f"TBLPROPERTIES ('delta.enableDeletionVectors' = '{str(has_vectors).lower()}')"
     )
     frame = spark.range(0, rows, 1, files).selectExpr("id AS k", "id % 10 AS v", "concat('name-', id) AS w")
     frame.write.format("delta").mode("append").save(path)
@@ -176,6 +182,84 @@ def quick(spark: SparkSession, folder: Path) -> dict[str, Any]:
             }
             print(operation, phase, found[f"{operation}, {phase}"], flush=True)
     return found
+
+
+# ----------------------------------------------------------------------------------------------------------- writer
+
+
+def writer(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Measures single rows by their key: `lakegate.writer` with 1 and 8 threads, and MERGE by batches of the same size.
+
+    Nine of ten rows are in the table. The batches are as large as the flushes of the writer were on average.
+    """
+    found: dict[str, Any] = {}
+    ways: dict[str, Callable[[str, int, int], int]] = {
+        "lakegate.writer, 1 thread": lambda path, seed, size: _by_writer(spark, path, 1, seed),
+        "lakegate.writer, 8 threads": lambda path, seed, size: _by_writer(spark, path, 8, seed),
+        "stock MERGE by batches": lambda path, seed, size: _by_batches(
+            partial(_merged_by_stock, spark, path), seed, size
+        ),
+    }
+    if find_spec("deltalake") is not None:
+        ways["deltalake merge by batches"] = lambda path, seed, size: _by_batches(
+            partial(_merged_by_delta_rs, path), seed, size
+        )
+    size = ROWS_WRITTEN // 10
+    for number in range(WRITER_ROUNDS + 1):  # the first round warms the JVM up
+        for way, write_rows in ways.items():
+            name = f"writer-{number}-{way.replace(' ', '-')}"
+            path = table(spark, folder, name, has_vectors=not way.startswith("deltalake"))  # delta-rs writes none
+            begun = time.perf_counter()
+            commits = write_rows(path, number, size)
+            took = time.perf_counter() - begun
+            if way.endswith("8 threads"):
+                size = ROWS_WRITTEN // commits
+            cell = found.setdefault(way, {"rows_per_s": [], "rows_per_commit": []})
+            if number:
+                cell["rows_per_s"].append(round(ROWS_WRITTEN / took))
+                cell["rows_per_commit"].append(ROWS_WRITTEN // commits)
+            print(number, way, round(ROWS_WRITTEN / took), "rows/s in", commits, "commits", flush=True)
+    for cell in found.values():
+        cell["median_rows_per_s"] = statistics.median(cell["rows_per_s"])
+    return found
+
+
+ROWS_WRITTEN, WRITER_ROUNDS = 40_000, 2
+Row = dict[str, Any]
+
+
+def _rows_to_write(seed: int) -> list[Row]:
+    keys = random.Random(seed).sample(range(ROWS * 10 // 9), ROWS_WRITTEN)
+    return [{"k": key, "v": seed, "w": f"new-{key}"} for key in keys]
+
+
+def _by_writer(spark: SparkSession, path: str, threads: int, seed: int) -> int:
+    """Gives each row by its own call; returns the number of commits."""
+    rows = _rows_to_write(seed)
+    with lakegate.writer(spark, path, key="k") as w, ThreadPoolExecutor(threads) as pool:
+        given = pool.map(lambda first: [w.upsert(row) for row in rows[first::threads]], range(threads))
+        done = [each for part in given for each in part]
+    return len({each.result().version for each in done})
+
+
+def _by_batches(merged: Callable[[list[Row]], object], seed: int, size: int) -> int:
+    rows = _rows_to_write(seed)
+    batches = [rows[first : first + size] for first in range(0, len(rows), size)]
+    for batch in batches:
+        merged(batch)
+    return len(batches)
+
+
+def _merged_by_stock(spark: SparkSession, path: str, batch: list[Row]) -> None:
+    source = spark.createDataFrame(pa.Table.from_pylist(batch)).alias("s")
+    merge: Any = StockTable.forPath(spark, path).alias("t").merge(source, "t.k = s.k")
+    merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+
+def _merged_by_delta_rs(path: str, batch: list[Row]) -> None:
+    opened = import_module("deltalake").DeltaTable(path)
+    merge = opened.merge(source=pa.Table.from_pylist(batch), predicate="t.k = s.k", source_alias="s", target_alias="t")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
 # ---------------------------------------------------------------------------------------------------------- writers
@@ -401,6 +485,7 @@ def growth(spark: SparkSession, folder: Path) -> dict[str, Any]:
 PARTS: dict[str, Callable[[SparkSession, Path], dict[str, Any]]] = {
     "uncontended": uncontended,
     "quick": quick,
+    "writer": writer,
     "writers": writers,
     "lock": lock,
     "appender": appender,

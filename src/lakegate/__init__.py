@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from lakegate.report.statements import StatementMetrics
     from lakegate.rows.delta_table import DeltaTable
     from lakegate.rows.explain import Explanation
+    from lakegate.rows.keyed_changes import Written
+    from lakegate.rows.keyed_writer import KeyedWriter, writer
     from lakegate.rows.result import Result, on_statement
     from lakegate.rows.sql import explain_sql as explain
     from lakegate.rows.sql import sql
@@ -59,6 +61,7 @@ _HOMES = {
     "JobCoordinator": "lakegate.api",
     "JsonFormatter": "lakegate.telemetry.log_format",
     "JvmEnded": "lakegate.errors",
+    "KeyedWriter": "lakegate.rows.keyed_writer",
     "LakegateError": "lakegate.errors",
     "LostTurn": "lakegate.errors",
     "MissingExtra": "lakegate.errors",
@@ -76,6 +79,7 @@ _HOMES = {
     "TurnNotGranted": "lakegate.errors",
     "Unavailable": "lakegate.errors",
     "UnsupportedTable": "lakegate.errors",
+    "Written": "lakegate.rows.keyed_changes",
     "coordinated": "lakegate.api",
     "explain": "lakegate.rows.sql:explain_sql",
     "files": "lakegate.config.build",
@@ -87,6 +91,7 @@ _HOMES = {
     "start": "lakegate.api",
     "supervise": "lakegate.api",
     "sync": "lakegate.syncs.api",
+    "writer": "lakegate.rows.keyed_writer",
 }
 __all__ = [
     "CheckpointMismatch",
@@ -101,6 +106,7 @@ __all__ = [
     "JobCoordinator",
     "JsonFormatter",
     "JvmEnded",
+    "KeyedWriter",
     "LakegateError",
     "LostTurn",
     "MissingExtra",
@@ -118,6 +124,7 @@ __all__ = [
     "TurnNotGranted",
     "Unavailable",
     "UnsupportedTable",
+    "Written",
     "coordinated",
     "explain",
     "files",
@@ -129,6 +136,7 @@ __all__ = [
     "start",
     "supervise",
     "sync",
+    "writer",
 ]
 
 

@@ -11,7 +11,7 @@ from tests.docs.markdown import DOCS, fences
 
 PAGES = (
     *("go-back-in-time", "read-the-history", "stream-from-the-table", "evolve-the-schema", "vacuum-safely"),
-    *("write-once", "keep-checkpoints", "keep-a-table-small", "erase-physically"),
+    *("write-once", "keep-checkpoints", "keep-a-table-small", "erase-physically", "write-rows-by-key"),
 )
 
 

@@ -229,12 +229,15 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
 
         Source: `delta.tables.DeltaMergeBuilder.execute`.
         """
-        result = run(self._clauses.dml(super().execute, self._jbuilder))
+        result = run(self._dml())
         return with_result(result.returned if result.returned is not None else result.counted(self._spark), result)
 
     def explain(self) -> Explanation:
         """Explains on what the MERGE depends, and what a concurrent commit means for it; executes nothing."""
-        return explain(self._clauses.dml(super().execute, self._jbuilder))
+        return explain(self._dml())
+
+    def _dml(self) -> Dml:
+        return self._clauses.dml(super().execute, self._jbuilder)
 
     def _matched(
         self,

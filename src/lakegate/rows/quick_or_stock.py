@@ -60,7 +60,11 @@ def run(shared: Shared, dml: Dml, *, statement_id: str, is_staged: bool) -> Run:
     def execute(*, is_alone: bool = False) -> object:
         nonlocal why
         why = quick.execute(dml)
-        return None if why is None or is_alone else dml.execute()
+        if why is None or is_alone:
+            return None
+        if dml.before_stock is not None:
+            dml.before_stock(why)
+        return dml.execute()
 
     if quick.setting(dml) != quick.VERIFY:
         ran = shared.gate.run(execute, statement_id=statement_id, is_staged=is_staged, table=dml.table)

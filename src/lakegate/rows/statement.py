@@ -57,6 +57,8 @@ class Dml:
     """Runs it on its table, and returns stock Delta's result."""
     quick: Callable[[Jvm], Any] | None = None
     """Makes its `QuickStatement` in the JVM, which runs without a Spark job; None: only `execute` runs it."""
+    before_stock: Callable[[str], None] | None = None
+    """Called with the reason before stock Delta runs it because the driver cannot; may raise an error instead."""
     execute_on: Callable[[str], object] | None = None
     """Runs it on the table at another path; None if the result would differ."""
     alias: str | None = None
