@@ -307,7 +307,7 @@ def test_a_row_that_a_constraint_refuses_is_refused_as_by_stock_delta(session: S
 def test_a_merge_of_a_data_frame_does_what_stock_delta_does(
     session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
-    """The rows of an Arrow table need no Spark job, others are read by one; what is large, or is observed, is left to stock Delta."""
+    """An Arrow table needs no Spark job, other sources are read by one; what is large or observed is left to stock Delta."""
     few = [(3, "x"), (900, "y"), (None, "z")]
     shifted = udf(lambda id: None if id is None else id + 1, "bigint")
     cached = session.createDataFrame([(21, "k"), (22, "l")], "id INT, w STRING").repartition(2).persist()
