@@ -485,6 +485,14 @@ def test_a_statement_that_lost_its_commit_is_rebased_without_a_spark_job(
                 f"UPDATE {table} SET v = v + 10 WHERE id < 40",
                 [f"DELETE FROM {table} WHERE id = 21", f"DELETE FROM {table} WHERE id = 41"],
             ),
+            (
+                MERGES[0].format(t=table),  # a row with a key of the source came, and one with another key went
+                [f"INSERT INTO {table} (id, v) VALUES (900, 5), (7000, 1)", f"DELETE FROM {table} WHERE id = 50"],
+            ),
+            (
+                MERGES[1].format(t=table),  # only rows with other keys came and went
+                [f"INSERT INTO {table} (id, v) VALUES (7001, 5)", f"DELETE FROM {table} WHERE id = 60"],
+            ),
         ):
             dml = statement(session, text)
             assert dml is not None
