@@ -13,6 +13,7 @@ Rules for editors: every test errs on the side of running the statement again.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -376,8 +377,18 @@ def _cardinality(file: Body) -> int:
 
 
 def _wide(stats: str | None) -> str | None:
-    """Marks the statistics of a file with a vector as wide: their bounds may come from marked rows."""
-    return None if stats is None else json.dumps({**json.loads(stats), "tightBounds": False}, separators=(",", ":"))
+    """Marks the statistics of a file with a vector as wide: their bounds may come from marked rows.
+
+    Numbers with a point keep their digits: a decimal that became a double may no longer be a bound.
+    """
+    if stats is None:
+        return None
+    digits = "digits"
+    while digits in stats:
+        digits += "_"
+    statistics = json.loads(stats, parse_float=lambda number: f"{digits}{number}")
+    text = json.dumps({**statistics, "tightBounds": False}, separators=(",", ":"))
+    return re.sub(f'"{digits}([^"]*)"', r"\1", text)
 
 
 def _deletion_time(lost: Captured, path: str, live: Body) -> int:

@@ -18,10 +18,12 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.delta.DeltaColumnMapping;
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.DeltaOperations;
+import org.apache.spark.sql.delta.DeltaParquetFileFormatBase;
 import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.actions.Action;
 import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.delta.commands.DeltaCommand;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.types.StructField;
@@ -87,6 +89,12 @@ abstract class Change {
     while (node instanceof SubqueryAlias alias) node = alias.child();
     if (node instanceof LogicalRelation relation) return relation;
     throw new QuickStatement.Declined("the values of its table are converted when they are read");
+  }
+
+  /** The columns of a table as it was analysed, with their names in its files, which its relation does not know. */
+  static StructType definition(LogicalRelation relation) {
+    if (((HadoopFsRelation) relation.relation()).fileFormat() instanceof DeltaParquetFileFormatBase format) return format.referenceSchema();
+    throw new QuickStatement.Declined("its files are of another format");
   }
 
   /** An expression can be evaluated on single rows of these columns, and always gives the same value. */

@@ -15,6 +15,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Cast$;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.InterpretedMutableProjection;
@@ -76,6 +77,7 @@ final class FileRows {
   private final Path root;
   private final HadoopFsRelation files;
   private final Skipping skipping;
+  private final Map<String, String> physicalNames = new HashMap<>();
   private final List<Attribute> read = new ArrayList<>(); // the columns of what the reader returns
   private final int rowNumberAt;
   private final InterpretedMutableProjection test;
@@ -90,6 +92,9 @@ final class FileRows {
     this.files = (HadoopFsRelation) relation.relation();
     this.conf = session.sessionState().newHadoopConfWithOptions(files.options());
     List<AttributeReference> ofTable = QuickStatement.list(relation.output());
+    for (StructField each : Change.definition(relation).fields()) physicalNames.put(each.name(), DeltaColumnMapping.getPhysicalName(each));
+    Map<ExprId, String> ofStatistics = new HashMap<>();
+    for (AttributeReference each : ofTable) ofStatistics.put(each.exprId(), physicalNames.get(each.name()));
     Set<String> partitions = Set.copyOf(Arrays.asList(files.partitionSchema().fieldNames()));
     StructType required = new StructType();
     for (AttributeReference each : ofTable) {
@@ -111,7 +116,7 @@ final class FileRows {
     Seq<Attribute> input = QuickStatement.seq(read);
     test = new InterpretedMutableProjection(QuickStatement.<Expression>seq(List.of(condition)), input);
     wanted = columns == null ? null : new InterpretedMutableProjection(QuickStatement.<Expression>seq(columns), input);
-    skipping = new Skipping(condition, ofPartitions);
+    skipping = new Skipping(condition, ofPartitions, ofStatistics);
     List<Filter> pushed = new ArrayList<>();
     for (Expression each : skipping.ofData) {
       Option<Filter> filter = DataSourceStrategy$.MODULE$.translateFilter(each, true);
@@ -163,8 +168,9 @@ final class FileRows {
     try {
       while (rows.hasNext()) {
         InternalRow row = rows.next();
+        if (marked.contains(row.getLong(rowNumberAt))) continue; // before the test, which may fail on a row that is gone
         InternalRow said = test.apply(row);
-        if (said.isNullAt(0) || !said.getBoolean(0) || marked.contains(row.getLong(rowNumberAt))) continue;
+        if (said.isNullAt(0) || !said.getBoolean(0)) continue;
         found.matched.add(row.getLong(rowNumberAt));
         if (wanted != null) {
           found.rows.add(wanted.apply(row).copy());
@@ -183,7 +189,7 @@ final class FileRows {
     Object[] values = new Object[fields.length];
     Option<String> zone = Option.apply(session.sessionState().conf().sessionLocalTimeZone());
     for (int i = 0; i < fields.length; i++) {
-      Option<String> text = file.partitionValues().get(DeltaColumnMapping.getPhysicalName(fields[i]));
+      Option<String> text = file.partitionValues().get(physicalNames.get(fields[i].name()));
       Literal literal = Literal.create(text.isDefined() ? text.get() : null, DataTypes.StringType);
       values[i] = Cast$.MODULE$.apply(literal, fields[i].dataType(), zone, false).eval(null);
     }

@@ -1,8 +1,10 @@
 package io.github.lakegate.quick;
 
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.util.List;
 import java.util.UUID;
+import java.util.regex.Pattern;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.actions.Action;
@@ -21,6 +23,9 @@ import scala.Tuple2;
 final class Marks {
   /** A vector of up to this many bytes is kept in the log, and needs no file. */
   private static final int INLINE_MAX = 256;
+
+  private static final ObjectMapper JSON = new ObjectMapper();
+  private static final Pattern TIGHT = Pattern.compile("(.*\"tightBounds\"\\s*:\\s*)true(.*)", Pattern.DOTALL); // the last one
 
   private final OptimisticTransaction txn;
   int added;
@@ -55,8 +60,8 @@ final class Marks {
             vector.length <= INLINE_MAX
                 ? DeletionVectorDescriptor.inlineInLog(vector, each.marked.cardinality())
                 : DeletionVectorWriter.storeSerializedBitmap(context(), vector, each.marked.cardinality());
-        Tuple2<AddFile, RemoveFile> changed = file.removeRows(descriptor, true, true);
-        actions.add(changed._1());
+        Tuple2<AddFile, RemoveFile> changed = file.removeRows(descriptor, false, true);
+        actions.add(RowFiles.withStatistics(changed._1(), withWideBounds(file.stats())));
         actions.add(changed._2());
         if (had) updated++;
         else added++;
@@ -64,6 +69,20 @@ final class Marks {
     } finally {
       if (context != null) context.writer().close();
     }
+  }
+
+  /**
+   * Says that smallest and largest values may be those of marked rows. The text of all values stays as it is: a decimal that became
+   * a double may no longer be a bound.
+   */
+  private static String withWideBounds(String statistics) throws IOException {
+    String said = JSON.readTree(statistics).path("tightBounds").asText();
+    if (said.equals("false")) return statistics;
+    String wide;
+    if (said.isEmpty()) wide = "{\"tightBounds\":false," + statistics.substring(statistics.indexOf('{') + 1);
+    else wide = TIGHT.matcher(statistics).replaceFirst("$1false$2");
+    if (JSON.readTree(wide).path("tightBounds").asText().equals("false")) return wide;
+    throw new QuickStatement.Declined("the statistics of a file have another form");
   }
 
   private DeletionVectorWriter.DeletionVectorMapperContext context() {

@@ -149,7 +149,7 @@ final class Merge extends Change {
 
   @Override
   StructType schema() {
-    return relation.schema();
+    return definition(relation);
   }
 
   /** Pairs of rows for which the condition holds. */

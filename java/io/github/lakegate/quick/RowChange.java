@@ -69,7 +69,7 @@ final class RowChange extends Change {
 
   @Override
   StructType schema() {
-    return relation(target).schema();
+    return definition(relation(target));
   }
 
   @Override

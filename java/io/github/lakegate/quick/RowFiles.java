@@ -325,7 +325,7 @@ final class RowFiles {
   }
 
   /** Through JSON, because the fields of an action change with Delta's versions. */
-  private static AddFile withStatistics(AddFile file, String statistics) throws IOException {
+  static AddFile withStatistics(AddFile file, String statistics) throws IOException {
     ObjectNode action = (ObjectNode) JSON.readTree(file.json());
     ((ObjectNode) action.get("add")).put("stats", statistics);
     return (AddFile) Action.fromJson(JSON.writeValueAsString(action));

@@ -7,6 +7,7 @@ import java.time.LocalDate;
 import java.time.format.DateTimeParseException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.And;
@@ -14,16 +15,15 @@ import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.BinaryComparison;
 import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.In;
 import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.InterpretedMutableProjection;
 import org.apache.spark.sql.catalyst.expressions.Literal;
-import org.apache.spark.sql.delta.DeltaColumnMapping;
 import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
-import org.apache.spark.sql.types.StructField;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /** Rules out files by their partition, and by the smallest and largest values in their statistics. */
@@ -71,8 +71,11 @@ final class Skipping {
   final List<Expression> ofData = new ArrayList<>(); // the parts of the condition that read no partition column
   private final List<InterpretedMutableProjection> ofPartition = new ArrayList<>();
   private final List<Bound> bounds = new ArrayList<>();
+  private final Map<ExprId, String> columns;
 
-  Skipping(Expression condition, List<Attribute> partitions) {
+  /** @param columns the name of each column in the statistics */
+  Skipping(Expression condition, List<Attribute> partitions, Map<ExprId, String> columns) {
+    this.columns = columns;
     List<Expression> parts = new ArrayList<>();
     split(condition, parts);
     for (Expression part : parts) {
@@ -97,7 +100,7 @@ final class Skipping {
     return bounds.stream().allMatch(bound -> bound.mayHold(statistics));
   }
 
-  private static Bound bound(Expression part) {
+  private Bound bound(Expression part) {
     if (part instanceof In in) {
       List<Object> values = new ArrayList<>();
       for (Expression each : QuickStatement.list(in.list())) {
@@ -118,7 +121,7 @@ final class Skipping {
   }
 
   /** Null unless the comparison is with values of a type whose order is that of its statistics. */
-  private static Bound bound(Expression given, String operator, List<?> constants) {
+  private Bound bound(Expression given, String operator, List<?> constants) {
     // A wider type of integers changes neither the values nor their order.
     boolean isWidened = given instanceof Cast cast && INTEGERS.indexOf(cast.child().dataType()) >= 0 && INTEGERS.indexOf(cast.dataType()) > INTEGERS.indexOf(cast.child().dataType());
     Expression compared = isWidened ? ((Cast) given).child() : given;
@@ -129,8 +132,7 @@ final class Skipping {
     for (Object each : constants) values.add(each instanceof Literal literal ? literal.value() : each);
     if (operator.equals("<=>") && values.contains(null)) return null; // it holds for NULL, which statistics do not show
     values.removeIf(Objects::isNull);
-    StructField field = new StructField(column.name(), type, true, column.metadata());
-    return new Bound(DeltaColumnMapping.getPhysicalName(field), type, operator.equals("<=>") ? "=" : operator, values);
+    return new Bound(columns.get(column.exprId()), type, operator.equals("<=>") ? "=" : operator, values);
   }
 
   private static boolean isOne(Attribute column, List<Attribute> of) {
