@@ -12,7 +12,7 @@ from lakegate.ids import Version
 from lakegate.rows.conflict.commit_protocol import Published, publish
 from lakegate.rows.conflict.effects import Describe, Execute, FindEntered, Put, PutReply, ReadChanges, WriteVectors
 from lakegate.rows.conflict.read_set import Reads, Statement
-from lakegate.rows.conflict.rebase import Again, Partly, Rebased, Superseded, rebase
+from lakegate.rows.conflict.rebase import Again, Partly, Rebased, Superseded, _wide, rebase
 
 NUMBERED = {"baseRowId": 7, "defaultRowCommitVersion": 3}
 
@@ -146,3 +146,12 @@ def test_tokens_that_were_committed_during_a_re_execution_fence(stored: int, *, 
         steps += [(ReadChanges, changes(Version(6), [])), (WriteVectors, ()), (Put, PutReply(True, "b"))]
     published = answered(publish(first), *steps)
     assert (published.is_superseded, published.version) == ((True, None) if is_superseded else (False, 7))
+
+
+@pytest.mark.parametrize("before", ["", ',"tightBounds":true', ',"tightBounds": false'])
+def test_the_statistics_of_a_file_with_a_merged_vector_keep_every_digit(before: str) -> None:
+    """A decimal that was rounded is no bound: other readers would skip a file that has the row."""
+    bounds = (
+        '"minValues":{"d":-0.0,"e":1.50},"maxValues":{"d":99999999999999.1234,"s":"digits1.5","i":9007199254740993}'
+    )
+    assert _wide(f'{{"numRecords":3,{bounds}{before}}}') == f'{{"numRecords":3,{bounds},"tightBounds":false}}'
