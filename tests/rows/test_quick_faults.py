@@ -70,7 +70,7 @@ def rewritten(session: SparkSession, table: Path, change: Callable[[dict[str, An
 
 
 def written(path: Path, data: bytes) -> None:
-    """Writes a file without the checksum that the local file system keeps beside it."""
+    """Writes a file without the checksum that the local file system keeps next to it."""
     path.write_bytes(data)
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 

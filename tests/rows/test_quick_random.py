@@ -292,6 +292,29 @@ def test_what_random_statements_found_stays_right(session: SparkSession, tmp_pat
     assert tally.reasons.keys() == {"served"}
 
 
+def test_keys_without_an_equal_do_what_stock_delta_does(session: SparkSession, tmp_path: Path) -> None:
+    """NaN is equal to itself and -0.0 to 0.0; NULL matches nothing, and its row is inserted."""
+    case = Case(
+        "(i INT, db DOUBLE, s STRING) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.enableChangeDataFeed' = 'true')",
+        "SELECT /*+ REPARTITION(1) */ * FROM VALUES (1, 0.0D, 'zero'), (2, -0.0D, 'minus'), (3, double('NaN'), 'nan'), "
+        "(4, NULL, 'null'), (NULL, 1.5D, 'one')",
+        (),
+        (
+            "MERGE INTO {t} t USING (SELECT * FROM VALUES (-0.0D), (double('NaN')), (CAST(NULL AS DOUBLE)) AS v(db)) s "
+            "ON t.db = s.db WHEN MATCHED THEN UPDATE SET s = 'matched' WHEN NOT MATCHED THEN INSERT (db, s) VALUES (s.db, 'new')",
+            "MERGE INTO {t} t USING (SELECT * FROM VALUES (NULL, 'a'), (2, 'b'), (7, 'c') AS v(i, s)) s "
+            "ON t.i = s.i WHEN MATCHED THEN UPDATE SET s = s.s WHEN NOT MATCHED THEN INSERT (i, s) VALUES (s.i, s.s)",
+        ),
+        "UTC",
+        True,
+        {"i": "INT", "db": "DOUBLE", "s": "STRING"},
+    )
+    tally = Tally()
+    compare(session, tmp_path / "t", case, tally)
+    assert tally.reasons["served"] >= 1
+
+
 def test_random_statements_do_what_stock_delta_does(session: SparkSession, tmp_path: Path) -> None:
     """The same few tables and statements in each run."""
     tally = Tally()
