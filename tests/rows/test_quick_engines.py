@@ -53,7 +53,13 @@ def by_duckdb(table: Path) -> Sequence[tuple[object, ...]]:
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("plain", "names, partitioned") else pytest.param(kind, marks=pytest.mark.matrix)
+        for kind in KINDS
+    ],
+)
 def test_other_engines_read_the_rows_that_spark_reads(session: SparkSession, tmp_path: Path, kind: str) -> None:
     """After each statement; vectors are in the log, and in files."""
     table = tmp_path / "t"
