@@ -117,7 +117,7 @@ class Done:
 
 @dataclass
 class Merges:
-    """A table in memory, which refuses bad values; `gate` holds statements up, `error` is what the next ones raise."""
+    """A table in memory, which refuses bad values; `gate` blocks statements, `error` is what the next ones raise."""
 
     gate: threading.Event = field(default_factory=threading.Event)
     made: list[list[Mapping[str, object]]] = field(default_factory=list)

@@ -304,7 +304,7 @@ def test_a_table_of_the_catalog_and_one_with_odd_names_of_columns(session: Spark
 
 
 def test_a_merge_that_lost_its_commit_still_has_each_key_once(session: SparkSession, tmp_path: Path) -> None:
-    """Two writers insert the same keys at the same time: both are told so, and the table has one row for each key."""
+    """Two writers insert the same keys at the same time: both futures report success, and the table has one row for each key."""
     path = make(session, tmp_path, "id BIGINT, n INT", rows=0)
     with lakegate.writer(session, path, key="id") as one, lakegate.writer(session, path, key="id") as other:
         done = [w.upsert({"id": key, "n": n}) for key in range(50) for n, w in enumerate((one, other))]

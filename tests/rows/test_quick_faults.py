@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 import lakegate
 from lakegate.delta.idempotent_writes import confs
 from lakegate.rows.quick import QUICK_CONF
-from tests.rows.test_quick import condition_of
+from tests.rows.two_copies import condition_of
 from tests.waiting import wait_until
 
 VECTORS = "'delta.enableDeletionVectors' = 'true'"

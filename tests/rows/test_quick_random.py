@@ -23,7 +23,7 @@ from lakegate.delta.idempotent_writes import confs
 from lakegate.rows.quick import QUICK_CONF
 from lakegate.rows.quick_or_stock import OF_FILES
 from tests.rows.random_statements import Case, case_of
-from tests.rows.test_quick import Pair, condition_of, flat
+from tests.rows.two_copies import Pair, condition_of, flat
 
 SERVED_MIN = 0.6
 """Of the statements that stock Delta executes; with fewer, the test compares stock Delta with itself."""

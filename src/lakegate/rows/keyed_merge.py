@@ -75,7 +75,7 @@ class KeyedMerge:
         schema = StructType([StructField(place[name], self._columns.fields[name].dataType) for name in used])
         schema = schema.add(SHAPE, IntegerType())
         tuples = [(*(row.values.get(name) for name in used), shapes[row.shape]) for row in rows]
-        # Rows that come as an Arrow table are a part of the plan. Rows of Python would be read by a job with a Python worker.
+        # The rows of an Arrow table are a part of the plan. Rows of Python would be read by a job with a Python worker.
         rows_in_arrow = LocalDataToArrowConversion.convert(tuples, schema, use_large_var_types=False)
         source = self._session.createDataFrame(rows_in_arrow, schema).alias("s")
         on = " AND ".join(f"t.{quoted(name)} = s.{place[name]}" for name in self._columns.key)
@@ -88,13 +88,13 @@ class KeyedMerge:
             values = {quoted(name): f"s.{place[name]}" for name in used if name in given}
             changed = {name: value for name, value in values.items() if name not in map(quoted, self._columns.key)}
             if is_anew:
-                changed |= {quoted(name): self._of_new_row(name) for name in self._set_anew(given)}
+                changed |= {quoted(name): self._of_new_row(name) for name in self._set_as_new(given)}
             if changed:
                 merge = merge.whenMatchedUpdate(when, changed)
             merge = merge.whenNotMatchedInsert(when, values)
         return merge
 
-    def _set_anew(self, given: frozenset[str]) -> list[str]:
+    def _set_as_new(self, given: frozenset[str]) -> list[str]:
         others = (field for name, field in self._columns.fields.items() if name not in given)
         return [field.name for field in others if GENERATED not in field.metadata and IDENTITY not in field.metadata]
 

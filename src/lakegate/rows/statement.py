@@ -165,7 +165,7 @@ class Dml:
 
     @cached_property
     def analysed_quick(self) -> Any:
-        """Its `QuickStatement`; of a MERGE or an INSERT with the rows of its source."""
+        """The `QuickStatement`; of a MERGE or an INSERT with the rows of its source."""
         assert self.quick is not None, "a statement that only stock Delta runs"
         with self.jvm.active():
             return self.quick(self.jvm)
