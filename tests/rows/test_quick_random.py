@@ -319,7 +319,7 @@ def test_random_statements_do_what_stock_delta_does(session: SparkSession, tmp_p
     """The same few tables and statements in each run."""
     tally = Tally()
 
-    @settings(derandomize=True, max_examples=1, database=None, phases=[Phase.generate])
+    @settings(derandomize=True, max_examples=2, database=None, phases=[Phase.generate])
     @given(seed=SEEDS)
     def run(seed: int) -> None:
         compare(session, tmp_path / "t", case_of(seed, statements=5), tally)
