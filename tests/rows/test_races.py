@@ -26,6 +26,7 @@ from lakegate.rows.conflict.rebase import ENTERED
 from lakegate.rows.result import Result
 from lakegate.rows.row_reader import TableRows
 from lakegate.rows.sql import statement
+from lakegate.rows.transaction import GROUP_CONF
 from tests.delta.delta_tables import commit_paths, foreign_commit, last_add, make_table, rows, write_token
 from tests.waiting import is_held, wait_until
 
@@ -72,6 +73,8 @@ def test_others_wait_for_a_put_and_not_for_a_rebase(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another statement of the driver is put meanwhile; one that lost a put by that is not overtaken by a third."""
+    session = session.newSession()
+    session.conf.set(GROUP_CONF, "1")  # those that wait would share a version
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
     rows(session, *range(10)).coalesce(1).write.format("delta").mode("append").save(table)
     first, second, third = (

@@ -134,7 +134,7 @@ def test_a_single_write_may_be_executed_again(
             winning.join()
 
     with single_write(own, TOKEN):
-        published = publisher(session).publish(replace(dml, execute=execute))
+        published = publisher(session).publish(replace(dml, execute=execute, quick=None))
         assert own.conf.get(NUMBER_CONF, None) is None, "a second write is refused as ever"
     assert published.level == (3 if earlier is appended else 4)
     assert commit_tokens(commit_paths(table)[-1].read_text()) == {OWN: TOKEN.number}
