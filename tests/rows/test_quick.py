@@ -242,16 +242,21 @@ REASONS = {
     "DELETE FROM {t} WHERE p = 'c d'": "it changes whole partitions",
     "DELETE FROM {t} WHERE id IN (SELECT max(id) FROM {t})": "it fails",  # stock Delta refuses a sub-query there
     "UPDATE {t} SET v = (SELECT max(v) FROM {t}) WHERE id = 3": "a value that it assigns",
+    "MERGE INTO {t} t USING (SELECT 3 AS id) s ON t.id < s.id WHEN MATCHED THEN DELETE": "its condition does not equate",
+    "MERGE INTO {t} t USING (SELECT 3 AS id) s ON t.id = s.id "
+    "WHEN NOT MATCHED BY SOURCE AND id = 9 THEN DELETE": "it changes rows that",
     "INSERT OVERWRITE {t} VALUES (1, 1, 'x', 'a', NULL, 1, 1)": "a statement of this kind is not served",
 }
 
 
 @pytest.mark.slow
 def test_what_is_not_served_is_left_to_stock_delta_and_says_why(session: SparkSession, tmp_path: Path) -> None:
-    """The result is the same, and the reason names the part of the statement."""
+    """The result is the same; the reason names the part of the statement, and `explain` names it before."""
     with pair_of(session, tmp_path, KINDS["partitioned"]) as pair:
-        for statement, reason in reversed(REASONS.items()):
-            assert (pair.run(statement) or "").startswith(reason), statement
+        for text, reason in reversed(REASONS.items()):
+            why = lakegate.explain(session, text.format(t=f"delta.`{pair.quick}`")).why_stock
+            assert reason == "it fails" or (why or "").startswith(reason), text
+            assert (pair.run(text) or "").startswith(reason), text
         pair.same()
 
 

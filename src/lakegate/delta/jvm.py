@@ -102,7 +102,7 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     f"{OURS}.caches.Caches": ("turn/1", "install/1", "newest/1", "update/1", "hold/1"),
     f"{OURS}.Parts": ("next/1",),
-    f"{OURS}.quick.QuickStatement": ("of/2", "appending/3", "run/3", "find/1"),
+    f"{OURS}.quick.QuickStatement": ("of/2", "appending/3", "declined/0", "run/3", "find/1"),
     f"{OURS}.caches.ScratchLogs": ("make/4", "drop/2"),
     f"{OURS}.caches.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }

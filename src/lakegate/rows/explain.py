@@ -10,7 +10,7 @@ from typing import Any
 from lakegate.rows.conflict.concurrency import OTHERS, outcome
 from lakegate.rows.conflict.read_set import Reads, Statement, StatementFacts, classify
 from lakegate.rows.execution import ROW_IDS, VECTORS
-from lakegate.rows.quick import why_not
+from lakegate.rows.quick import why_not_analysed
 from lakegate.rows.statement import Dml
 
 READS = {
@@ -73,6 +73,6 @@ def explain(dml: Dml) -> Explanation:
         condition=None if said is None else said._jc.toString(),
         keys=dml.keys(),
         obstacles=tuple(dict.fromkeys(facts.obstacles)),
-        why_stock=why_not(dml),
+        why_stock=why_not_analysed(dml),
         outcomes={words: outcome(statement, other, has_vectors=facts.has_vectors) for other, words in OTHERS.items()},
     )

@@ -57,8 +57,8 @@ def writer(
     Raises:
         InvalidRequest: An argument is invalid: every fault of the key is named.
     """
-    named = spark if "/" not in table or table.startswith("delta.`") else None
-    found = DeltaTable.forPath(spark, table) if named is None else DeltaTable.forName(named, table)
+    is_path = "/" in table and not table.startswith("delta.`")
+    found = DeltaTable.forPath(spark, table) if is_path else DeltaTable.forName(spark, table)
     for name, value, most in (
         ("flush_rows", flush_rows, FLUSH_ROWS_MAX),
         ("flush_bytes", flush_bytes, FLUSH_BYTES_MAX),

@@ -25,7 +25,7 @@ VERIFY = "verify"
 BYTES_CONF, BYTES_MAX = "spark.lakegate.quickBytesMax", 200 * 2**20
 """Session setting: memory in bytes for the lists of files of all tables; a table with a larger list is left to stock Delta."""
 FAILED = "the quick execution failed"
-"""The begin of a reason: a failure that is not expected."""
+"""A reason that begins so names an error that is not expected."""
 
 
 def setting(dml: Dml) -> str:
@@ -51,6 +51,19 @@ def why_not(dml: Dml) -> str | None:
     return "a statement of this kind is not served" if dml.quick is None else None
 
 
+def why_not_analysed(dml: Dml) -> str | None:
+    """Returns why stock Delta executes a statement, as far as its analysis shows; None if its rows and files decide.
+
+    Raises:
+        InvalidRequest: The setting has an unknown value.
+    """
+    if (why := why_not(dml)) is not None:
+        return why
+    with dml.jvm.active():
+        found: str | None = dml.analysed_quick.declined()
+    return found
+
+
 def execute(dml: Dml, files: Iterable[Body] | None = None, version: int = -1) -> str | None:
     """Executes a statement without a Spark job, if that is possible.
 
@@ -63,7 +76,7 @@ def execute(dml: Dml, files: Iterable[Body] | None = None, version: int = -1) ->
         None if it was executed; otherwise why stock Delta has to execute it. Then nothing was committed.
 
     Raises:
-        Exception: The error of Spark's analysis, or of the commit, as stock Delta raises it.
+        Exception: The error of the commit, as stock Delta raises it.
     """
     why = why_not(dml)
     if why is not None:

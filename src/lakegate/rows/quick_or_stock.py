@@ -25,8 +25,8 @@ from lakegate.rows.statement import Dml
 
 OF_FILES = re.compile(r"Bytes|TimeMs|^num(Target)?(Added|Change)?Files|^numAddedChangeFiles|FilesAdded$")
 """Metrics that depend on the number, size and time of new files."""
-GIVEN_ANEW = re.compile(r"#\d+L?")
-"""Numbers of columns in the text of a plan."""
+COLUMN_NUMBER = re.compile(r"#\d+L?")
+"""The number of a column in the text of a plan, which each analysis gives."""
 JOINS: Mapping[str, Callable[[Any, Any], Any]] = {"minValues": min, "maxValues": max, "nullCount": operator.add}
 """How the statistics of two files become those of both."""
 OF_COMMIT = ("operation", "operationParameters", "isolationLevel", "isBlindAppend", "readVersion")
@@ -139,7 +139,7 @@ def _difference(
 
 def _described(commit: Captured) -> object:
     info = commit.info
-    said = {name: GIVEN_ANEW.sub("#", json.dumps(info.get(name), sort_keys=True)) for name in OF_COMMIT}
+    said = {name: COLUMN_NUMBER.sub("#", json.dumps(info.get(name), sort_keys=True)) for name in OF_COMMIT}
     metrics = info.get("operationMetrics") or {}
     return said, {name: value for name, value in metrics.items() if not OF_FILES.search(name)}
 

@@ -12,6 +12,9 @@ import scala.Option;
  * and commits and statements are slower. The setting is `spark.lakegate.deltaCaches`; see `check_jvm` in jvm.py.
  */
 public final class Caches {
+  /** Up to this many files of a table are kept for quick statements. */
+  public static final int FILES_MAX = 100_000;
+
   private static volatile boolean isOn = true;
 
   private Caches() {}
@@ -55,8 +58,8 @@ public final class Caches {
     if (!isOn || !snapshot.checksumOpt().isDefined()) return null;
     KnownFiles.Known known =
         snapshot instanceof LastingSnapshot lasting
-            ? lasting.known(KnownFiles.QUICK_MAX, bytesMax)
-            : KnownFiles.of(snapshot, () -> snapshot.allFiles().collectAsList(), KnownFiles.QUICK_MAX, bytesMax);
+            ? lasting.known(FILES_MAX, bytesMax)
+            : KnownFiles.of(snapshot, () -> snapshot.allFiles().collectAsList(), FILES_MAX, bytesMax);
     return known == null ? null : known.files().values();
   }
 }

@@ -42,9 +42,6 @@ final class KnownFiles {
   /** Up to this many files are found faster in a list than in the state, which is spread over tasks. */
   static final int STOCK_MAX = 1000;
 
-  /** Up to this many files are kept for quick statements. */
-  static final int QUICK_MAX = 100_000;
-
   /** More commits are not read one by one. */
   private static final int COMMITS_MAX = 50;
 

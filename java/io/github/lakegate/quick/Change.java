@@ -47,6 +47,9 @@ abstract class Change {
     this.metrics = metrics;
   }
 
+  /** Reads its source, if it has one and has not read it. */
+  void readSource() throws Exception {}
+
   /** The files that may have rows that match its condition, and these rows. */
   abstract List<FileRows.Found> matching(Collection<KnownFile> files) throws Exception;
 
@@ -67,8 +70,14 @@ abstract class Change {
   }
 
   final void set(String metric, long value) {
-    SQLMetric known = metrics.get(metric);
-    if (known != null) known.set(value);
+    metrics.get(metric).set(value);
+  }
+
+  /** Delta numbers the rows that are inserted into a table with an identity column. */
+  final void refuseIdentity() {
+    for (StructField field : schema().fields()) {
+      if (field.metadata().contains("delta.identity.start")) throw new QuickStatement.Declined("its table has an identity column");
+    }
   }
 
   /** The columns may have been changed since the analysis. */

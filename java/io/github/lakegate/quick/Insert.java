@@ -36,15 +36,17 @@ import scala.Option;
 /** An INSERT of few rows. */
 final class Insert extends Change {
   private final StructType schema;
-  private final SourceRows given;
+  private final LogicalPlan query;
+  private SourceRows given;
 
   /** @param query with the columns of the table, in any order */
   Insert(SparkSession session, DeltaLog log, Option<CatalogTable> table, LogicalPlan query) {
     super(session, command(session, log, table), log, table, metrics(session));
     Served.check(log.unsafeVolatileSnapshot().protocol());
     schema = log.unsafeVolatileSnapshot().metadata().schema();
+    this.query = query;
+    refuseIdentity();
     checkColumns(QuickStatement.list(query.output()));
-    given = SourceRows.of(session, query, log);
   }
 
   static Insert of(SparkSession session, AppendData append) {
@@ -72,6 +74,11 @@ final class Insert extends Change {
   @Override
   StructType schema() {
     return schema;
+  }
+
+  @Override
+  void readSource() {
+    if (given == null) given = SourceRows.of(session, query, log);
   }
 
   @Override
@@ -103,7 +110,6 @@ final class Insert extends Change {
       if (CharVarcharUtils$.MODULE$.getRawType(field.metadata()).isDefined()) {
         throw new QuickStatement.Declined("its table has a CHAR or VARCHAR column");
       }
-      if (field.metadata().contains("delta.identity.start")) throw new QuickStatement.Declined("its table has an identity column");
       boolean isGiven =
           given.stream().anyMatch(each -> each.name().equals(field.name()) && DataTypeUtils.sameType(each.dataType(), field.dataType()));
       if (!isGiven) throw new QuickStatement.Declined("it gives other columns than its table has");

@@ -40,7 +40,6 @@ import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.DecimalType;
-import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
@@ -66,9 +65,11 @@ final class Merge extends Change {
   private final MergeIntoCommand merge;
   private final LogicalRelation relation;
   private final List<Attribute> ofTable;
-  private final SourceRows source;
+  private final List<Expression> keys = new ArrayList<>(); // of the source
   private final Map<InternalRow, List<Integer>> byKey = new HashMap<>();
-  private final List<Expression> ofKey = new ArrayList<>();
+  private final List<Expression> ofKey = new ArrayList<>(); // of the table
+  private final List<Expression> alone = new ArrayList<>(); // the parts of the condition that read the table alone
+  private SourceRows source;
   private Expression candidates; // the condition on a row alone; null: no row can match
 
   Merge(SparkSession session, MergeIntoCommand merge) {
@@ -79,33 +80,25 @@ final class Merge extends Change {
     ofTable = new ArrayList<>(QuickStatement.list(relation.output()));
     if (merge.notMatchedBySourceClauses().size() > 0) throw new QuickStatement.Declined("it changes rows that no row of its source matches");
     if (merge.canMergeSchema()) throw new QuickStatement.Declined("it may add columns");
-    if (merge.notMatchedClauses().size() > 0) {
-      for (StructField field : schema().fields()) {
-        if (field.metadata().contains("delta.identity.start")) throw new QuickStatement.Declined("its table has an identity column");
-      }
-    }
+    if (merge.notMatchedClauses().size() > 0) refuseIdentity();
     List<Attribute> ofSource = QuickStatement.list(merge.source().output());
     List<Attribute> pair = both(ofTable, ofSource);
     require(merge.condition(), pair, "its condition");
     for (DeltaMergeIntoClause each : QuickStatement.list(merge.matchedClauses())) require(each, pair);
     for (DeltaMergeIntoClause each : QuickStatement.list(merge.notMatchedClauses())) require(each, ofSource);
 
-    List<Expression> alone = new ArrayList<>();
-    List<Expression> keys = new ArrayList<>();
     List<Expression> parts = new ArrayList<>();
     Skipping.split(merge.condition(), parts);
     for (Expression part : parts) {
       if (reads(part, ofTable)) alone.add(part);
-      else if (part instanceof EqualTo equal && !addKey(equal.left(), equal.right(), ofSource, keys)) {
-        addKey(equal.right(), equal.left(), ofSource, keys);
+      else if (part instanceof EqualTo equal && !addKey(equal.left(), equal.right(), ofSource)) {
+        addKey(equal.right(), equal.left(), ofSource);
       }
     }
     if (keys.isEmpty()) throw new QuickStatement.Declined("its condition does not equate a column with its source");
-    source = SourceRows.of(session, merge.source(), log);
-    index(keys, alone);
   }
 
-  private boolean addKey(Expression ofRow, Expression ofPair, List<Attribute> ofSource, List<Expression> keys) {
+  private boolean addKey(Expression ofRow, Expression ofPair, List<Attribute> ofSource) {
     boolean isKey = KEYS.contains(ofRow.dataType()) || ofRow.dataType() instanceof DecimalType;
     if (!isKey || !reads(ofRow, ofTable) || ofRow.references().size() == 0 || !reads(ofPair, ofSource)) return false;
     ofKey.add(ofRow);
@@ -113,8 +106,11 @@ final class Merge extends Change {
     return true;
   }
 
-  private void index(List<Expression> keys, List<Expression> alone) {
-    InterpretedMutableProjection key = new InterpretedMutableProjection(QuickStatement.seq(keys), QuickStatement.seq(source.columns));
+  @Override
+  void readSource() {
+    if (source != null) return;
+    source = SourceRows.of(session, merge.source(), log);
+    InterpretedMutableProjection key = projected(keys, source.columns);
     List<Set<Object>> values = new ArrayList<>();
     for (int i = 0; i < keys.size(); i++) values.add(new HashSet<>());
     for (int number = 0; number < source.rows.size(); number++) {

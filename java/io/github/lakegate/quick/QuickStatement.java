@@ -102,6 +102,11 @@ public final class QuickStatement {
     throw new Declined("a statement of this kind is not served");
   }
 
+  /** Why it is left to stock Delta, as far as the analysis shows; null if its rows and files decide. */
+  public String declined() {
+    return declined;
+  }
+
   /**
    * Executes it.
    *
@@ -113,6 +118,7 @@ public final class QuickStatement {
   public String run(String adds, long version, long bytesMax) throws IOException {
     if (change == null) return declined;
     try {
+      readSource();
       if (adds == null) {
         execute(null, Option.empty(), bytesMax);
         return null;
@@ -136,6 +142,7 @@ public final class QuickStatement {
     if (change == null) return null;
     try {
       Served.check(change.log.unsafeVolatileSnapshot().protocol());
+      readSource();
       StringBuilder found = new StringBuilder();
       for (FileRows.Found each : change.matching(files(adds))) {
         found.append(each.file.path());
@@ -145,6 +152,17 @@ public final class QuickStatement {
       return Parts.of(found.toString());
     } catch (Exception | LinkageError failed) {
       return null; // Spark repeats it, and reports the failure
+    }
+  }
+
+  /** Before the transaction, which is short. */
+  private void readSource() {
+    try {
+      change.readSource();
+    } catch (Declined declined) {
+      throw declined;
+    } catch (Exception | LinkageError failed) {
+      throw new Declined("its source cannot be read: " + failed);
     }
   }
 
@@ -179,7 +197,7 @@ public final class QuickStatement {
     change.checkDefinition(txn);
     for (SQLMetric each : change.metrics.values()) each.set(0); // the command may have been executed before
     List<Action> actions = new ArrayList<>(change.actions(txn, files));
-    change.set("executionTimeMs", (System.nanoTime() - began) / 1_000_000);
+    if (change.metrics.containsKey("executionTimeMs")) change.set("executionTimeMs", (System.nanoTime() - began) / 1_000_000);
     txn.registerSQLMetrics(session, PythonUtils.toScalaMap(change.metrics));
     if (!actions.isEmpty() || change.commitsNothing()) {
       Option<SetTransaction> token = change.command.createSetTransaction(session, change.log, Option.empty());
@@ -189,8 +207,12 @@ public final class QuickStatement {
   }
 
   private static Collection<KnownFile> known(OptimisticTransaction txn, long bytesMax) {
+    if (!txn.snapshot().checksumOpt().isDefined()) throw new Declined("the newest version of its table has no checksum yet");
+    if (txn.snapshot().checksumOpt().get().numFiles() > Caches.FILES_MAX) {
+      throw new Declined("its table has more than " + Caches.FILES_MAX + " files");
+    }
     Collection<KnownFile> known = Caches.files(txn.snapshot(), bytesMax);
-    if (known == null) throw new Declined("its table has too many files for spark.lakegate.quickBytesMax, or their list is not certain");
+    if (known == null) throw new Declined("the list of its files needs more than spark.lakegate.quickBytesMax, or is not certain");
     return known;
   }
 

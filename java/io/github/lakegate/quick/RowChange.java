@@ -32,6 +32,7 @@ import scala.collection.immutable.Seq;
 /** A DELETE, or an UPDATE. */
 final class RowChange extends Change {
   private final LogicalPlan target;
+  private final LogicalRelation relation;
   private final Option<Expression> condition;
   private final Seq<Expression> updates; // the new values of all columns; null for a DELETE
   private final Predicate<OptimisticTransaction> writesVectors;
@@ -45,6 +46,10 @@ final class RowChange extends Change {
     this.condition = condition;
     this.updates = updates;
     this.writesVectors = writesVectors;
+    relation = relation(target);
+    checkCondition();
+    if (updates == null) return;
+    for (Expression each : QuickStatement.list(updates)) require(each, QuickStatement.list(relation.output()), "a value that it assigns");
   }
 
   static RowChange of(SparkSession session, DeleteCommand delete) {
@@ -71,7 +76,7 @@ final class RowChange extends Change {
 
   @Override
   StructType schema() {
-    return definition(relation(target));
+    return definition(relation);
   }
 
   @Override
@@ -81,24 +86,17 @@ final class RowChange extends Change {
 
   @Override
   List<FileRows.Found> matching(Collection<KnownFile> files) throws Exception {
-    return new FileRows(session, log, relation(target), checked(), null).find(files);
+    return new FileRows(session, log, relation, condition.get(), null).find(files);
   }
 
   @Override
   List<Action> actions(OptimisticTransaction txn, Supplier<Collection<KnownFile>> files) throws Exception {
     long began = System.nanoTime();
-    LogicalRelation relation = relation(target);
-    Expression checked = checked();
-    if (updates != null) {
-      for (Expression each : QuickStatement.list(updates)) {
-        require(each, QuickStatement.list(relation.output()), "a value that it assigns");
-      }
-      Served.checkWrite(txn);
-    }
+    if (updates != null) Served.checkWrite(txn);
     DeltaLog.assertRemovable(txn.snapshot());
     if (!writesVectors.test(txn)) throw new QuickStatement.Declined("it does not write deletion vectors");
     List<Attribute> wanted = updates == null ? null : new ArrayList<>(QuickStatement.list(relation.output()));
-    List<FileRows.Found> found = new ArrayList<>(new FileRows(session, log, relation, checked, wanted).find(files.get()));
+    List<FileRows.Found> found = new ArrayList<>(new FileRows(session, log, relation, condition.get(), wanted).find(files.get()));
     found.removeIf(each -> each.matched.isEmpty());
     long scanned = System.nanoTime();
     List<Action> actions = new ArrayList<>();
@@ -136,16 +134,14 @@ final class RowChange extends Change {
     set("numRemovedBytes", writer.changeBytes); // as stock Delta counts them
   }
 
-  private Expression checked() {
+  private void checkCondition() {
     if (!condition.isDefined()) throw new QuickStatement.Declined("it changes all rows");
     Expression checked = condition.get();
-    LogicalRelation relation = relation(target);
     require(checked, QuickStatement.list(relation.output()), "its condition");
     Set<String> partitions = Set.of(((HadoopFsRelation) relation.relation()).partitionSchema().fieldNames());
     if (checked.references().size() == 0) throw new QuickStatement.Declined("it changes all rows, or none");
     if (QuickStatement.list(checked.references()).stream().allMatch(each -> partitions.contains(each.name()))) {
       throw new QuickStatement.Declined("it changes whole partitions");
     }
-    return checked;
   }
 }

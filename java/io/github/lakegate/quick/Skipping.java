@@ -124,8 +124,11 @@ final class Skipping {
   /** Null unless the comparison is with values of a type whose order is that of its statistics. */
   private Bound bound(Expression given, String operator, List<?> constants) {
     // A wider type of integers changes neither the values nor their order.
-    boolean isWidened = given instanceof Cast cast && INTEGERS.indexOf(cast.child().dataType()) >= 0 && INTEGERS.indexOf(cast.dataType()) > INTEGERS.indexOf(cast.child().dataType());
-    Expression compared = isWidened ? ((Cast) given).child() : given;
+    Expression compared = given;
+    if (given instanceof Cast cast) {
+      int narrow = INTEGERS.indexOf(cast.child().dataType());
+      if (narrow >= 0 && INTEGERS.indexOf(cast.dataType()) > narrow) compared = cast.child();
+    }
     if (!(compared instanceof AttributeReference column)) return null;
     DataType type = column.dataType();
     if (!INTEGERS.contains(type) && !type.equals(DataTypes.StringType) && !type.equals(DataTypes.DateType)) return null;

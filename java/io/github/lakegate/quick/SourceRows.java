@@ -44,7 +44,7 @@ final class SourceRows {
     this.rows = rows;
   }
 
-  /** @param target the table that the statement changes: a query of it may not be small tomorrow, and is not read here */
+  /** @param target the table that the statement changes; a query that reads it is left to stock Delta, which reads one version of it */
   static SourceRows of(SparkSession session, LogicalPlan query, DeltaLog target) {
     LogicalPlan plan = optimized(session, query);
     if (plan.exists(node -> node instanceof CollectMetrics)) throw new QuickStatement.Declined("its source is observed");
