@@ -52,11 +52,7 @@ class Copies(Pair):
 
     def run(self, text: str) -> str | None:
         """Runs a statement on both, as `Pair` does, and compares the logs also if it fails."""
-        expected, error = None, None
-        try:
-            expected = self.session.sql(text.format(t=f"delta.`{self.stock}`")).collect()
-        except Exception as refused:
-            error = refused
+        expected, error = self.by_stock(text)
         done: Any = None
         with confs(self.session, {QUICK_CONF: "on"}):
             try:

@@ -37,11 +37,7 @@ class Pair:
 
     def run(self, text: str) -> str | None:
         """Runs a statement on both; returns why the second one was left to stock Delta."""
-        expected, error = None, None
-        try:
-            expected = self.session.sql(text.format(t=f"delta.`{self.stock}`")).collect()
-        except Exception as refused:
-            error = refused
+        expected, error = self.by_stock(text)
         with confs(self.session, {QUICK_CONF: "on"}):
             if error is not None:
                 with pytest.raises(type(error)) as raised:
@@ -49,10 +45,17 @@ class Pair:
                 assert condition_of(raised.value) == condition_of(error)
                 return "it fails"
             done: Any = lakegate.sql(self.session, text.format(t=f"delta.`{self.quick}`"))
-        assert [tuple(row) for row in done.collect()] == [tuple(row) for row in expected or ()], text
+        assert [tuple(row) for row in done.collect()] == [tuple(row) for row in expected], text
         why: str | None = done.lakegate.why_stock
         assert self.last(self.quick) == self.last(self.stock), text
         return why
+
+    def by_stock(self, text: str) -> tuple[Sequence[Any], Exception | None]:
+        """Runs a statement on the first copy; returns its rows, and its error if it fails."""
+        try:
+            return self.session.sql(text.format(t=f"delta.`{self.stock}`")).collect(), None
+        except Exception as error:
+            return (), error
 
     def last(self, path: str) -> tuple[object, ...]:
         """The last version's number, operation, parameters and metrics."""

@@ -1,14 +1,6 @@
 package io.github.lakegate.quick;
 
-import java.util.ArrayList;
 import java.util.List;
-import org.apache.spark.Dependency;
-import org.apache.spark.Partition;
-import org.apache.spark.TaskContext;
-import org.apache.spark.TaskContext$;
-import org.apache.spark.rdd.MapPartitionsRDD;
-import org.apache.spark.rdd.ParallelCollectionRDD;
-import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -26,7 +18,6 @@ import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import scala.Option;
-import scala.collection.Iterator;
 
 /**
  * The rows of a small query, which are read once.
@@ -56,7 +47,7 @@ final class SourceRows {
         throw new QuickStatement.Declined("its source reads its table");
       }
     }
-    if (QuickStatement.list(plan.collectLeaves()).stream().anyMatch(leaf -> leaf instanceof LogicalRDD || leaf instanceof InMemoryRelation)) {
+    if (QuickStatement.list(plan.collectLeaves()).stream().anyMatch(SourceRows::isUnknown)) {
       plan = optimized(session, withRows(session, plan));
     }
     if (!(plan instanceof LocalRelation)) {
@@ -76,38 +67,14 @@ final class SourceRows {
 
   /** A plan with the rows of each leaf whose size Spark does not know. */
   private static LogicalPlan withRows(SparkSession session, LogicalPlan plan) {
-    List<InternalRow> rows;
-    if (plan instanceof LogicalRDD leaf) {
-      if (leaf.isStreaming()) throw new QuickStatement.Declined("its source is a stream");
-      rows = isLocal(leaf.rdd()) ? local(leaf.rdd()) : taken(session, leaf);
-    } else if (plan instanceof InMemoryRelation) rows = taken(session, plan);
-    else return plan.mapChildren(child -> withRows(session, child));
+    if (plan instanceof LogicalRDD leaf && leaf.isStreaming()) throw new QuickStatement.Declined("its source is a stream");
+    if (!isUnknown(plan)) return plan.mapChildren(child -> withRows(session, child));
+    List<InternalRow> rows = taken(session, plan);
     return new LocalRelation(plan.output(), QuickStatement.seq(rows), false, Option.empty());
   }
 
-  /** True if all rows are in the driver, and functions without a job make them. */
-  private static boolean isLocal(RDD<?> rdd) {
-    if (rdd instanceof ParallelCollectionRDD) return true;
-    if (!(rdd instanceof MapPartitionsRDD)) return false;
-    for (Dependency<?> each : QuickStatement.list(rdd.dependencies())) if (!isLocal(each.rdd())) return false;
-    return true;
-  }
-
-  private static List<InternalRow> local(RDD<InternalRow> rdd) {
-    List<InternalRow> rows = new ArrayList<>();
-    TaskContext context = TaskContext$.MODULE$.empty();
-    for (Partition part : rdd.partitions()) {
-      TaskContext$.MODULE$.setTaskContext(context);
-      try {
-        for (Iterator<InternalRow> each = rdd.iterator(part, context); each.hasNext(); ) {
-          rows.add(each.next().copy());
-          if (rows.size() > QuickStatement.ROWS_MAX) throw tooMany();
-        }
-      } finally {
-        TaskContext$.MODULE$.unset();
-      }
-    }
-    return rows;
+  private static boolean isUnknown(LogicalPlan leaf) {
+    return leaf instanceof LogicalRDD || leaf instanceof InMemoryRelation;
   }
 
   private static List<InternalRow> taken(SparkSession session, LogicalPlan plan) {

@@ -1,4 +1,0 @@
-package org.apache.spark.rdd;
-
-public class MapPartitionsRDD<U, T> extends RDD<U> {
-}

@@ -1,4 +1,0 @@
-package org.apache.spark.rdd;
-
-public class ParallelCollectionRDD<T> extends RDD<T> {
-}
