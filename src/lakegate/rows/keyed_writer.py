@@ -201,9 +201,8 @@ class KeyedWriter:
 
     def _give(self, change: Change) -> Future[Written]:
         with self._news:
-            if (
-                threading.current_thread() is not self._thread
-            ):  # a callback of a future must not wait for its own thread
+            # A callback of a future must not wait for its own thread.
+            if threading.current_thread() is not self._thread:
                 self._news.wait_for(self._has_room)
             if self._died is not None:
                 raise Unavailable("the writer's thread has ended; the row was not taken") from self._died
@@ -217,14 +216,10 @@ class KeyedWriter:
         return change.done
 
     def _has_room(self) -> bool:
-        return (
-            (
-                len(self._waiting) < WAITING_MAX * self._flush_rows
-                and self._waiting_bytes < WAITING_MAX * self._flush_bytes
-            )
-            or self._is_closed
-            or self._died is not None
-        )
+        if self._is_closed or self._died is not None:
+            return True  # then `_give` raises an error
+        is_room = len(self._waiting) < WAITING_MAX * self._flush_rows
+        return is_room and self._waiting_bytes < WAITING_MAX * self._flush_bytes
 
     def _flush_on(self) -> None:
         taken: list[Change] = []
