@@ -17,7 +17,7 @@ help:
 	@echo 'make bench            the measurements in benchmarks/'
 	@echo 'make bench-turns      a turn, its hand-over and its take-over, beside the lock of kazoo; some minutes'
 	@echo 'make bench-sync       ways to carry changes to a database with unique keys; about half an hour'
-	@echo 'make bench-rows       statements of several writers beside stock delta-spark; about half an hour'
+	@echo 'make bench-rows       statements of few rows, and of several writers, beside stock delta-spark; an hour'
 	@echo 'make bench-s3         requests and milliseconds of a commit on S3, for each log store'
 	@echo 'make simulate         the turn protocol explored in full'
 	@echo 'make soak             turns under random faults: three Spark drivers, one ZooKeeper; 10 minutes and what is left'
@@ -89,7 +89,7 @@ bench-sync: env
 	$(BIN)/python -m benchmarks sync
 
 bench-rows: env
-	$(BIN)/python -m benchmarks rows coverage
+	$(BIN)/python -m benchmarks quick rows coverage
 
 bench-s3: env
 	$(BIN)/python -m benchmarks s3

@@ -5,7 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ALL = ("turns", "turns_dynamodb", "microbatch", "streams", "rows", "coverage", "sync", "feed", "many", "s3", "flows")
+ALL = (
+    "turns",
+    "turns_dynamodb",
+    "microbatch",
+    "streams",
+    "rows",
+    "quick",
+    "coverage",
+    "sync",
+    "feed",
+    "many",
+    "s3",
+    "flows",
+)
 
 for name in sys.argv[1:] or ALL:
     if name not in ALL:

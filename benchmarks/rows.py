@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import statistics
 import sys
 import tempfile
@@ -16,12 +15,9 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from delta.tables import DeltaTable as StockTable
 from pyspark.sql import SparkSession
 
@@ -32,7 +28,7 @@ from lakegate.rows.quick import QUICK_CONF
 from lakegate.rows.sql import statement
 from lakegate.rows.transaction import GROUP_CONF
 
-PAIRS, WARM_UP, QUICK_FIRST = 30, 6, 5
+PAIRS, WARM_UP = 30, 6
 WARM_UP_S, APPENDS_S, ROUNDS = 600, 30, 5
 STATEMENTS, STATEMENTS_WARMING = 96, 24
 """Statements in each cell. A statement takes longer the more statements its table has had, as updated rows lie in files of their
@@ -41,21 +37,22 @@ own: with an equal time the faster way would have the slower table.
 WRITERS = ((2, 4), (4, 4), (8, 4), (8, 1))
 """Number of writers, and in how many of the four files each statement's rows are."""
 ROWS, FILES, TOUCHED = 200_000, 4, 20
+CONF = {
+    "spark.master": "local[2]",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.driver.memory": "4g",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:ReservedCodeCacheSize=400m",
+}
+"""Of a driver that fits the machine."""
 CONFLICTS = ("ConcurrentAppend", "ConcurrentDelete", "CONCURRENT_APPEND", "CONCURRENT_DELETE")
 
 
 def main() -> None:
     """Measures and writes the result."""
     wanted = sys.argv[1:] or ["uncontended", "writers", "lock", "appender", "growth"]
-    conf = {
-        "spark.master": "local[2]",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.driver.memory": "4g",
-        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:ReservedCodeCacheSize=400m",
-    }
-    spark = lakegate.session("bench", conf=conf)
+    spark = lakegate.session("bench", conf=CONF)
     spark.sparkContext.setLogLevel("OFF")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a checkpoint may still be written
         for part in wanted:
@@ -143,123 +140,6 @@ def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
             "median_of_pair_ratios": round(statistics.median(ratios), 3),
         }
     return result
-
-
-# ------------------------------------------------------------------------------------------------------------ quick
-
-
-def quick(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """Measures keyed statements by stock Delta, and by Lakegate without and with quick execution, in turn.
-
-    The first five of each are those of a driver that has just begun, if this part runs alone; the next ones warm it up.
-    """
-    found: dict[str, Any] = {}
-    for operation in ("DELETE", "UPDATE", "MERGE", "INSERT, SQL"):
-        sides: dict[str, tuple[type[StockTable], str, str, list[float], list[float]]] = {
-            "stock": (StockTable, "off", table(spark, folder, f"{operation[:6]}-stock"), [], []),
-            "lakegate": (lakegate.DeltaTable, "off", table(spark, folder, f"{operation[:6]}-off"), [], []),
-            "lakegate, quick": (lakegate.DeltaTable, "on", table(spark, folder, f"{operation[:6]}-on"), [], []),
-        }
-        for number in range(QUICK_FIRST + WARM_UP * 2 + PAIRS):
-            order = list(sides.values())
-            for kind, setting, path, first, warm in order if number % 2 else reversed(order):
-                spark.conf.set(QUICK_CONF, setting)
-                work = dml(kind, spark, path, number, operation)
-                begun = time.perf_counter()
-                done = work()
-                took_ms = (time.perf_counter() - begun) * 1000
-                done = getattr(done, "lakegate", done)
-                assert setting == "off" or getattr(done, "why_stock", "") is None, done
-                if number < QUICK_FIRST:
-                    first.append(took_ms)
-                elif number >= QUICK_FIRST + WARM_UP * 2:
-                    warm.append(took_ms)
-        for phase, place in (("first five", 3), ("warm", 4)):
-            stock = statistics.median(sides["stock"][place])
-            found[f"{operation}, {phase}"] = {
-                name: {**figures(side[place]), "times_stock": round(statistics.median(side[place]) / stock, 3)}
-                for name, side in sides.items()
-            }
-            print(operation, phase, found[f"{operation}, {phase}"], flush=True)
-    return found
-
-
-# ----------------------------------------------------------------------------------------------------------- writer
-
-
-def writer(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """Measures single rows by their key: `lakegate.writer` with 1 and 8 threads, and MERGE by batches of the same size.
-
-    Nine of ten rows are in the table. The batches are as large as the flushes of the writer were on average.
-    """
-    found: dict[str, Any] = {}
-    ways: dict[str, Callable[[str, int, int], int]] = {
-        "lakegate.writer, 1 thread": lambda path, seed, size: _by_writer(spark, path, 1, seed),
-        "lakegate.writer, 8 threads": lambda path, seed, size: _by_writer(spark, path, 8, seed),
-        "stock MERGE by batches": lambda path, seed, size: _by_batches(
-            partial(_merged_by_stock, spark, path), seed, size
-        ),
-    }
-    if find_spec("deltalake") is not None:
-        ways["deltalake merge by batches"] = lambda path, seed, size: _by_batches(
-            partial(_merged_by_delta_rs, path), seed, size
-        )
-    size = ROWS_WRITTEN // 10
-    for number in range(WRITER_ROUNDS + 1):  # the first round warms the JVM up
-        for way, write_rows in ways.items():
-            name = f"writer-{number}-{way.replace(' ', '-')}"
-            path = table(spark, folder, name, has_vectors=not way.startswith("deltalake"))  # delta-rs writes none
-            begun = time.perf_counter()
-            commits = write_rows(path, number, size)
-            took = time.perf_counter() - begun
-            if way.endswith("8 threads"):
-                size = ROWS_WRITTEN // commits
-            cell = found.setdefault(way, {"rows_per_s": [], "rows_per_commit": []})
-            if number:
-                cell["rows_per_s"].append(round(ROWS_WRITTEN / took))
-                cell["rows_per_commit"].append(ROWS_WRITTEN // commits)
-            print(number, way, round(ROWS_WRITTEN / took), "rows/s in", commits, "commits", flush=True)
-    for cell in found.values():
-        cell["median_rows_per_s"] = statistics.median(cell["rows_per_s"])
-    return found
-
-
-ROWS_WRITTEN, WRITER_ROUNDS = 40_000, 2
-Row = dict[str, Any]
-
-
-def _rows_to_write(seed: int) -> list[Row]:
-    keys = random.Random(seed).sample(range(ROWS * 10 // 9), ROWS_WRITTEN)
-    return [{"k": key, "v": seed, "w": f"new-{key}"} for key in keys]
-
-
-def _by_writer(spark: SparkSession, path: str, threads: int, seed: int) -> int:
-    """Gives each row by its own call; returns the number of commits."""
-    rows = _rows_to_write(seed)
-    with lakegate.writer(spark, path, key="k") as w, ThreadPoolExecutor(threads) as pool:
-        given = pool.map(lambda first: [w.upsert(row) for row in rows[first::threads]], range(threads))
-        done = [each for part in given for each in part]
-    return len({each.result().version for each in done})
-
-
-def _by_batches(merged: Callable[[list[Row]], object], seed: int, size: int) -> int:
-    rows = _rows_to_write(seed)
-    batches = [rows[first : first + size] for first in range(0, len(rows), size)]
-    for batch in batches:
-        merged(batch)
-    return len(batches)
-
-
-def _merged_by_stock(spark: SparkSession, path: str, batch: list[Row]) -> None:
-    source = spark.createDataFrame(pa.Table.from_pylist(batch)).alias("s")
-    merge: Any = StockTable.forPath(spark, path).alias("t").merge(source, "t.k = s.k")
-    merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
-
-
-def _merged_by_delta_rs(path: str, batch: list[Row]) -> None:
-    opened = import_module("deltalake").DeltaTable(path)
-    merge = opened.merge(source=pa.Table.from_pylist(batch), predicate="t.k = s.k", source_alias="s", target_alias="t")
-    merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
 # ---------------------------------------------------------------------------------------------------------- writers
@@ -484,8 +364,6 @@ def growth(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[SparkSession, Path], dict[str, Any]]] = {
     "uncontended": uncontended,
-    "quick": quick,
-    "writer": writer,
     "writers": writers,
     "lock": lock,
     "appender": appender,

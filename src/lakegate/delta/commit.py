@@ -136,9 +136,14 @@ def commit(
             version=landed,
         )
     if later is not None:
-        # The next statement needs the checksum, so the checksum does not wait for a checkpoint.
-        later(lambda: partial(jvm.checkpoint, transaction_id) if jvm.after_commit(transaction_id) else None)
+        later(left_by(jvm, transaction_id))
     return Tried("done", transaction_id)
+
+
+def left_by(jvm: Jvm, transaction_id: str) -> Work:
+    """Returns Delta's work after a commit, which may be done in any thread; nothing if the transaction committed nothing."""
+    # The next statement needs the checksum, so the checksum does not wait for a checkpoint.
+    return lambda: partial(jvm.checkpoint, transaction_id) if jvm.after_commit(transaction_id) else None
 
 
 def _outcome(

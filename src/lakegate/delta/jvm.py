@@ -83,7 +83,7 @@ NEEDED_BY_CACHES: Mapping[str, tuple[str, ...]] = {
 """The same of Delta's internal parts, which only the caches call: without one of them the caches stay off."""
 OURS = "io.github.lakegate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
-    f"{OURS}.Attempt": ("commit/12", "finish/1", "checkpoint/1"),
+    f"{OURS}.Attempt": ("commit/12",),
     f"{OURS}.Bulk": (
         "commits/6",
         "names/2",
@@ -96,13 +96,14 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
         "missing/3",
         "listing/2",
     ),
+    f"{OURS}.DeferringTransaction": ("finish/1", "checkpoint/1"),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/5", "revoke/2", "reserve/5", "unreserve/3", "take/2", "done/1"),
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1", "strays/1", "untokened/0", "note/2"),
     ),
     f"{OURS}.caches.Caches": ("turn/1", "install/1", "newest/1", "update/1", "hold/1"),
     f"{OURS}.Parts": ("next/1",),
-    f"{OURS}.quick.QuickStatement": ("of/2", "appending/3", "declined/0", "run/3", "find/1"),
+    f"{OURS}.quick.QuickStatement": ("of/2", "appending/3", "declined/0", "run/4", "find/1"),
     f"{OURS}.caches.ScratchLogs": ("make/4", "drop/2"),
     f"{OURS}.caches.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }
@@ -220,6 +221,7 @@ class _Handles:
     actions: Any
     attempt: Any
     caches: Any
+    deferring: Any
     parts: Any
     scratch: Any
 
@@ -237,6 +239,7 @@ def _handles(root: Any) -> _Handles:
         actions=scala_object(root, f"{DELTA}.actions.Action$"),
         attempt=Statics(root.io.github.lakegate.Attempt),
         caches=Statics(root.io.github.lakegate.caches.Caches),
+        deferring=Statics(root.io.github.lakegate.DeferringTransaction),
         parts=Statics(root.io.github.lakegate.Parts),
         scratch=Statics(root.io.github.lakegate.caches.ScratchLogs),
     )
@@ -269,6 +272,7 @@ class Jvm:
         self._transactions: Any = handles.transactions
         self._actions: Any = handles.actions
         self._attempt: Any = handles.attempt
+        self._deferring: Any = handles.deferring
         self._caches: Any = handles.caches
         self._parts: Any = handles.parts
         self._scratch: Any = handles.scratch
@@ -538,11 +542,11 @@ class Jvm:
 
     def after_commit(self, transaction_id: str) -> bool:
         """Does Delta's work after a commit, except the checkpoint; returns True if a checkpoint is due."""
-        return bool(self._attempt.finish(transaction_id))
+        return bool(self._deferring.finish(transaction_id))
 
     def checkpoint(self, transaction_id: str) -> None:
         """Writes the checkpoint that is due since a commit."""
-        self._attempt.checkpoint(transaction_id)
+        self._deferring.checkpoint(transaction_id)
 
     def char_as_string(self, schema: Any) -> str:
         """Returns the JSON of a JVM `StructType`, with CHAR and VARCHAR as the STRING that Delta stores for them."""

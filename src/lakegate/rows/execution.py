@@ -133,7 +133,7 @@ class Execution:
 
         def execute() -> None:
             nonlocal why
-            why = quick.execute(self._dml, adds, newest)
+            why = quick.execute(self._dml, adds, newest, later=self._shared.afterwards)
 
         with self._timed():
             ran = self._gate.run(execute, statement_id=self._statement_id, is_staged=True, table=self._dml.table)

@@ -7,14 +7,17 @@ happens in one call of `QuickStatement` in the JVM. The gate keeps the commit as
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from pyroaring import BitMap64
 from pyspark.sql import Column
 
 from lakegate.delta.actions import Body
+from lakegate.delta.commit import left_by
 from lakegate.delta.jvm import JVM_ERRORS, Jvm, scala_object
+from lakegate.delta.post_commit import Work
 from lakegate.errors import InvalidRequest
 from lakegate.rows.plan_analysis import CATALYST
 from lakegate.rows.statement import TO_EXPRESSION, Dml
@@ -64,11 +67,14 @@ def why_not_analysed(dml: Dml) -> str | None:
     return found
 
 
-def execute(dml: Dml, files: Iterable[Body] | None = None, version: int = -1) -> str | None:
+def execute(
+    dml: Dml, files: Iterable[Body] | None = None, version: int = -1, *, later: Callable[[Work], None]
+) -> str | None:
     """Executes a statement without a Spark job, if that is possible.
 
     Args:
         dml: The statement.
+        later: Takes Delta's work after a commit (checksum, checkpoint).
         files: The `add` of each file on which it is executed; None: the files of its table.
         version: With `files`: the newest known version of the table, which must have the definition of the files.
 
@@ -83,7 +89,10 @@ def execute(dml: Dml, files: Iterable[Body] | None = None, version: int = -1) ->
         return why
     with dml.jvm.active():
         bytes_max = dml.jvm.int_conf(BYTES_CONF, BYTES_MAX)
-        answer: str | None = dml.analysed_quick.run(None if files is None else _lines(files), version, bytes_max)
+        lines, transaction_id = None if files is None else _lines(files), str(uuid.uuid4())
+        answer: str | None = dml.analysed_quick.run(lines, version, bytes_max, transaction_id)
+    if answer is None:
+        later(left_by(dml.jvm, transaction_id))
     return answer
 
 

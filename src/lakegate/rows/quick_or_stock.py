@@ -59,7 +59,7 @@ def run(shared: Shared, dml: Dml, *, statement_id: str, is_staged: bool) -> Run:
 
     def execute(*, is_alone: bool = False) -> object:
         nonlocal why
-        why = quick.execute(dml)
+        why = quick.execute(dml, later=shared.afterwards)
         if why is None or is_alone:
             return None
         if dml.before_stock is not None:

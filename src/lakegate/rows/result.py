@@ -77,9 +77,10 @@ class Result:
 
     def counted(self, spark: SparkSession) -> DataFrame:
         """Returns a row like that of a stock MERGE: affected, updated, deleted and inserted rows."""
-        counts = [self._count(column) for column in ROWS]
-        columns = ", ".join(f"{name} long" for name in ("num_affected_rows", *ROWS))
-        return spark.createDataFrame([(sum(counts), *counts)], columns)
+        counts = {column: self._count(column) for column in ROWS}
+        shown = {"num_affected_rows": sum(counts.values()), **counts}
+        # Created from a list, a data frame takes many calls to the JVM.
+        return spark.sql(f"SELECT {', '.join(f'{count}L AS {name}' for name, count in shown.items())}")
 
     def _count(self, column: str) -> int:
         return next((self.metrics[name] for name in ROWS[column] if name in self.metrics), 0)

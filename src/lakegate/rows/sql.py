@@ -76,14 +76,13 @@ def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Data
     result = run(dml)
     frame: DataFrame | None = result.returned
     if frame is None:
-        counted = result.counted(spark)
         match dml.operation:
             case Operation.DELETE | Operation.UPDATE:
-                frame = counted.select("num_affected_rows")
+                frame = result.counted(spark).select("num_affected_rows")
             case Operation.INSERT | Operation.OVERWRITE:
-                frame = spark.createDataFrame([], "")
+                frame = dml.jvm.frame(dml.jvm.jsession.emptyDataFrame())
             case _:
-                frame = counted
+                frame = result.counted(spark)
     return with_result(frame, result)
 
 

@@ -94,6 +94,7 @@ public class GateLogStore extends LogStore {
           try {
             store.write(path, lines, false, conf);
           } catch (FileAlreadyExistsException taken) {
+            OpenCommits.isTaken();
             if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lost its version to another commit");
             if (waited != null) WAITED.set(waited);
             throw taken;

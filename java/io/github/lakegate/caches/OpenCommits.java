@@ -37,6 +37,11 @@ public final class OpenCommits {
     PUTS.computeIfPresent(Thread.currentThread(), (thread, none) -> new Put(commit, System.nanoTime()));
   }
 
+  /** The version of this thread's commit is another's, which the end of this one does not show. */
+  public static void isTaken() {
+    PUTS.computeIfPresent(Thread.currentThread(), (thread, put) -> NONE);
+  }
+
   /** A commit was put, which is no secret if it is not such a one: another's put of the same version, to be refused, hides it not. */
   public static void isPut(Path commit) {
     if (!PUTS.containsKey(Thread.currentThread())) tell(commit);

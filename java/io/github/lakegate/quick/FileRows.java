@@ -84,7 +84,9 @@ final class FileRows {
   private final int rowNumberAt;
   private final InterpretedMutableProjection test;
   private final InterpretedMutableProjection wanted; // null: only the numbers of rows are
+  private final Map<String, String> options;
   private final Function1<PartitionedFile, Iterator<InternalRow>> reader;
+  private final Map<String, Function1<PartitionedFile, Iterator<InternalRow>>> keyReaders = new HashMap<>(); // by column
   private final Configuration conf;
 
   /** @param columns the columns of `Found.rows`, in this order; null: none */
@@ -103,7 +105,7 @@ final class FileRows {
       boolean isRead = condition.references().contains(each) || (columns != null && columns.contains(each));
       if (partitions.contains(each.name()) || !isRead) continue;
       read.add(each);
-      required = required.add(new StructField(each.name(), each.dataType(), each.nullable(), each.metadata()));
+      required = required.add(field(each));
     }
     rowNumberAt = read.size();
     read.add(
@@ -124,12 +126,16 @@ final class FileRows {
       Option<Filter> filter = DataSourceStrategy$.MODULE$.translateFilter(each, true);
       if (filter.isDefined()) pushed.add(filter.get());
     }
-    Map<String, String> options = new HashMap<>(QuickStatement.map(files.options()));
+    options = new HashMap<>(QuickStatement.map(files.options()));
     options.put(BATCHES, "false");
-    reader =
-        files.fileFormat().buildReaderWithPartitionValues(
-            session, files.dataSchema(), files.partitionSchema(), required, QuickStatement.seq(pushed),
-            PythonUtils.toScalaMap(options), conf);
+    reader = reader(required, pushed);
+  }
+
+  private Function1<PartitionedFile, Iterator<InternalRow>> reader(StructType required, List<Filter> pushed) {
+    // Each reader puts its columns into its configuration.
+    return files.fileFormat().buildReaderWithPartitionValues(
+        session, files.dataSchema(), files.partitionSchema(), required, QuickStatement.seq(pushed), PythonUtils.toScalaMap(options),
+        new Configuration(conf));
   }
 
   /** The files that may have such rows, and the rows. */
@@ -146,6 +152,7 @@ final class FileRows {
     long rows = 0;
     for (AddFile file : candidates) {
       Found one = in(file);
+      if (one == null) continue;
       found.add(one);
       rows += one.count();
       if (rows > QuickStatement.ROWS_MAX) throw new QuickStatement.Declined("it changes more than " + QuickStatement.ROWS_MAX + " rows");
@@ -153,29 +160,34 @@ final class FileRows {
     return found;
   }
 
+  /** Null if there are none, as far as keys tell. */
   private Found in(AddFile file) throws Exception {
+    RoaringBitmapArray places = places(file);
+    if (places != null && places.isEmpty()) return null;
     RoaringBitmapArray marked =
         file.deletionVector() == null
             ? new RoaringBitmapArray()
             : StoredBitmap.create(file.deletionVector(), root).load(new HadoopFileSystemDVStore(conf));
     Found found = new Found(file, marked);
-    Path path = new Path(new URI(file.path()));
-    PartitionedFile part =
-        new PartitionedFile(
-            partition(file), SparkPath.fromPath(path.isAbsolute() ? path : new Path(root, path)), 0, file.size(), new String[0],
-            file.modificationTime(), file.size(), PythonUtils.toScalaMap(Map.of()));
-    Iterator<InternalRow> rows = reader.apply(part);
+    if (places != null && wanted == null && skipping.isOneKey()) {
+      found.matched = places;
+      found.matched.andNot(marked);
+      return found;
+    }
+    Iterator<InternalRow> rows = open(reader, file);
     int count = 0;
     try {
       while (rows.hasNext()) {
         InternalRow row = rows.next();
-        if (marked.contains(row.getLong(rowNumberAt))) continue; // before the test, which may fail on a row that is gone
+        long number = row.getLong(rowNumberAt);
+        if (places != null && !places.contains(number)) continue;
+        if (marked.contains(number)) continue; // before the test, which may fail on a row that is gone
         InternalRow said = test.apply(row);
         if (said.isNullAt(0) || !said.getBoolean(0)) continue;
-        found.matched.add(row.getLong(rowNumberAt));
+        found.matched.add(number);
         if (wanted != null) {
           found.rows.add(wanted.apply(row).copy());
-          found.numbers.add(row.getLong(rowNumberAt));
+          found.numbers.add(number);
         }
         if (++count > QuickStatement.ROWS_MAX) break;
       }
@@ -183,6 +195,54 @@ final class FileRows {
       if (rows instanceof AutoCloseable open) open.close();
     }
     return found;
+  }
+
+  /** The rows that have the keys of the condition; null if they are not known. */
+  private RoaringBitmapArray places(AddFile file) throws Exception {
+    RoaringBitmapArray found = null;
+    for (Skipping.Bound bound : skipping.keys()) {
+      KnownKeys.Column keys = KnownKeys.of(root.toString(), file, bound.name(), () -> keys(file, bound.column()));
+      if (keys == null) continue;
+      RoaringBitmapArray rows = keys.rowsOf(bound.values());
+      if (found == null) found = rows;
+      else found.and(rows);
+    }
+    return found;
+  }
+
+  private KnownKeys.Column keys(AddFile file, AttributeReference column) throws Exception {
+    StructType required = new StructType().add(field(column)).add(ROW_NUMBER, DataTypes.LongType, true);
+    long[] values = new long[1024];
+    int[] numbers = new int[1024];
+    int count = 0;
+    Iterator<InternalRow> rows = open(keyReaders.computeIfAbsent(column.name(), each -> reader(required, List.of())), file);
+    try {
+      while (rows.hasNext()) {
+        InternalRow row = rows.next();
+        if (row.isNullAt(0)) continue; // equal to nothing
+        if (count == values.length) {
+          values = Arrays.copyOf(values, 2 * count);
+          numbers = Arrays.copyOf(numbers, 2 * count);
+        }
+        values[count] = KnownKeys.number(row.get(0, column.dataType()));
+        numbers[count++] = (int) row.getLong(1);
+      }
+    } finally {
+      if (rows instanceof AutoCloseable open) open.close();
+    }
+    return KnownKeys.Column.of(Arrays.copyOf(values, count), Arrays.copyOf(numbers, count));
+  }
+
+  private Iterator<InternalRow> open(Function1<PartitionedFile, Iterator<InternalRow>> reader, AddFile file) throws Exception {
+    Path path = new Path(new URI(file.path()));
+    return reader.apply(
+        new PartitionedFile(
+            partition(file), SparkPath.fromPath(path.isAbsolute() ? path : new Path(root, path)), 0, file.size(), new String[0],
+            file.modificationTime(), file.size(), PythonUtils.toScalaMap(Map.of())));
+  }
+
+  private static StructField field(AttributeReference column) {
+    return new StructField(column.name(), column.dataType(), column.nullable(), column.metadata());
   }
 
   private InternalRow partition(AddFile file) {

@@ -1,6 +1,7 @@
 package io.github.lakegate.quick;
 
 import io.delta.tables.DeltaMergeBuilder;
+import io.github.lakegate.DeferringTransaction;
 import io.github.lakegate.Parts;
 import io.github.lakegate.caches.Caches;
 import io.github.lakegate.caches.KnownFile;
@@ -112,20 +113,22 @@ public final class QuickStatement {
    *
    * @param adds the files on which it is executed, as `add` actions, one per line; null: those of its table
    * @param version with files: the version whose definition of the table they have, which must be the newest that is known
-   * @param bytesMax the memory of the lists of files that are kept
+   * @param bytesMax the memory of the lists of files that are kept, and that of their keys
+   * @param id of its transaction, with which the caller calls {@link DeferringTransaction#finish} after the commit
    * @return null if it was executed, also if it had nothing to do; otherwise why it is left to stock Delta
    */
-  public String run(String adds, long version, long bytesMax) throws IOException {
+  public String run(String adds, long version, long bytesMax, String id) throws IOException {
     if (change == null) return declined;
+    KnownKeys.limit(bytesMax);
     try {
       readSource();
       if (adds == null) {
-        execute(null, Option.empty(), bytesMax);
+        execute(null, change.log.update(false, Option.empty(), change.table), bytesMax, id);
         return null;
       }
       Snapshot snapshot = change.log.unsafeVolatileSnapshot();
       if (snapshot.version() != version) throw new Declined("another commit came meanwhile");
-      execute(files(adds), Option.apply(snapshot), bytesMax);
+      execute(files(adds), snapshot, bytesMax, id);
       return null;
     } catch (Declined reason) {
       return reason.getMessage();
@@ -172,8 +175,9 @@ public final class QuickStatement {
     return files;
   }
 
-  private void execute(Collection<KnownFile> files, Option<Snapshot> snapshot, long bytesMax) {
-    change.log.withNewTransaction(change.table, snapshot, txn -> {
+  private void execute(Collection<KnownFile> files, Snapshot snapshot, long bytesMax, String id) {
+    DeferringTransaction txn = new DeferringTransaction(session, id, change.log, change.table, snapshot, true);
+    OptimisticTransaction.withActive(txn, false, () -> {
       if (files == null && change.command.hasBeenExecuted(txn, session, Option.empty())) return null;
       List<Action> actions;
       try {
@@ -183,7 +187,7 @@ public final class QuickStatement {
       } catch (Exception | LinkageError failed) {
         throw new Declined("the quick execution failed: " + failed);
       }
-      if (!actions.isEmpty()) txn.commitIfNeeded(seq(actions), change.operation(), none());
+      if (!actions.isEmpty()) txn.commitHidden(actions, change.operation(), Map.of());
       return null;
     });
     if (!session.sharedState().cacheManager().isEmpty()) {

@@ -68,6 +68,7 @@ import org.apache.spark.sql.execution.datasources.WriteJobDescription;
 import org.apache.spark.sql.execution.datasources.WriteJobStatsTracker;
 import org.apache.spark.sql.execution.datasources.WriteTaskResult;
 import org.apache.spark.sql.execution.metric.SQLMetric;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
@@ -88,6 +89,15 @@ final class RowFiles {
   private static final UTF8String INSERTED = UTF8String.fromString("insert");
   private static final UTF8String DELETED = UTF8String.fromString("delete");
 
+  /** Of more rows the statistics are computed faster by compiled expressions; Spark writes their code each time. */
+  private static final int INTERPRETED_MAX = 1_000;
+
+  private static final Map<String, String> NOT_COMPILED =
+      Map.of("spark.sql.codegen.factoryMode", "NO_CODEGEN", "spark.databricks.delta.collectStats.fallbackToInterpretedProjection", "true");
+
+  /** Settings that change with each statement. */
+  private static final Set<String> OF_A_STATEMENT = Set.of("spark.databricks.delta.write.txn", "spark.databricks.delta.lastCommitVersionInSession");
+
   private static final int PREPARED_MAX = 32;
   private static final Map<Key, Prepared> PREPARED = new LinkedHashMap<>();
 
@@ -100,6 +110,7 @@ final class RowFiles {
    * @param output the columns as they are written
    * @param checked the columns to which `checks`, the constraints, are bound
    * @param ofStatistics the columns of `statistics`, the expression of a file's statistics; null if none are collected
+   * @param interpreted settings in which Spark compiles no expressions
    */
   private record Prepared(
       Seq<Attribute> output,
@@ -107,7 +118,8 @@ final class RowFiles {
       Seq<Attribute> checked,
       Seq<Expression> checks,
       Seq<Attribute> ofStatistics,
-      Expression statistics) {}
+      Expression statistics,
+      SQLConf interpreted) {}
 
   long changeFiles;
   long changeBytes;
@@ -186,7 +198,10 @@ final class RowFiles {
     WriteJobDescription description = description(job, output, partitions, trackers);
     DelayedCommitProtocol committer = txn.getCommitter(root);
     committer.setupJob(job);
-    WriteTaskResult written = write(job, description, committer, partitions, output);
+    WriteTaskResult written =
+        rows.size() > INTERPRETED_MAX
+            ? write(job, description, committer, partitions, output)
+            : SQLConf.withExistingConf(prepared.interpreted, () -> write(job, description, committer, partitions, output));
     committer.commitJob(job, QuickStatement.seq(List.of(written.commitMsg())));
     if (tracker.isDefined()) tracker.get().processStats(written.summary().stats(), 0);
 
@@ -207,7 +222,7 @@ final class RowFiles {
   /** The preparation of a write of these rows, which is the same until the table's definition or a setting changes. */
   private Prepared prepared() {
     Map<String, String> settings = new HashMap<>(session.sessionState().conf().settings());
-    settings.keySet().removeIf(name -> name.startsWith("spark.databricks.delta.write.txn")); // numbers of statements
+    settings.keySet().removeIf(name -> OF_A_STATEMENT.stream().anyMatch(name::startsWith));
     Key key = new Key(session.sessionUUID(), txn.metadata(), txn.protocol(), isFed, settings);
     synchronized (PREPARED) {
       Prepared known = PREPARED.get(key);
@@ -245,9 +260,11 @@ final class RowFiles {
     Seq<Attribute> output = normal._2();
     Option<DeltaJobStatisticsTracker> tracker =
         txn.getOptionalStatsTrackerAndStatsCollection(output, txn.deltaLog().dataPath(), parted._2(), parted._1())._1();
+    SQLConf interpreted = session.sessionState().conf().clone();
+    NOT_COMPILED.forEach(interpreted::setConfString);
     return new Prepared(
         output, txn.getPartitioningColumns(parted._2(), output), checked, QuickStatement.seq(checks),
-        tracker.isDefined() ? tracker.get().dataCols() : null, tracker.isDefined() ? tracker.get().statsColExpr() : null);
+        tracker.isDefined() ? tracker.get().dataCols() : null, tracker.isDefined() ? tracker.get().statsColExpr() : null, interpreted);
   }
 
   /** An empty text is NULL in a partition column; constraints are tested afterwards. */
@@ -284,8 +301,7 @@ final class RowFiles {
 
   /** What a task does; `DeltaFileFormatWriter.executeTask`. */
   private WriteTaskResult write(
-      Job job, WriteJobDescription description, DelayedCommitProtocol committer, Seq<Attribute> partitions, Seq<Attribute> output)
-      throws Exception {
+      Job job, WriteJobDescription description, DelayedCommitProtocol committer, Seq<Attribute> partitions, Seq<Attribute> output) {
     JobID jobId = SparkHadoopWriterUtils.createJobID(SparkHadoopWriterUtils.createJobTrackerID(new Date()), 0);
     TaskAttemptID attempt = new TaskAttemptID(new TaskID(jobId, TaskType.MAP, 0), 0);
     Configuration conf = job.getConfiguration();

@@ -31,12 +31,16 @@ final class Skipping {
   /**
    * A part of the condition that compares a column with constants.
    *
-   * @param column its name in the statistics
+   * @param name of the column in the statistics
    * @param operator `=` for any of the values, or the comparison with the only value
    */
-  private record Bound(String column, DataType type, String operator, List<Object> values) {
-    boolean mayHold(KnownFile file) {
-      List<JsonNode> bounds = file.bounds(column);
+  record Bound(AttributeReference column, String name, String operator, List<Object> values) {
+    boolean isEquality() {
+      return operator.equals("=");
+    }
+
+    private boolean mayHold(KnownFile file) {
+      List<JsonNode> bounds = file.bounds(name);
       Object low = value(bounds.get(0));
       Object high = value(bounds.get(1));
       if (low == null || high == null) return true;
@@ -50,6 +54,7 @@ final class Skipping {
     }
 
     private Object value(JsonNode node) {
+      DataType type = column.dataType();
       if (INTEGERS.contains(type)) return node.isIntegralNumber() ? node.asLong() : null;
       if (!node.isTextual()) return null;
       if (type.equals(DataTypes.StringType)) return UTF8String.fromString(node.asText());
@@ -69,6 +74,7 @@ final class Skipping {
   final List<Expression> ofData = new ArrayList<>(); // the parts of the condition that read no partition column
   private final List<InterpretedMutableProjection> ofPartition = new ArrayList<>();
   private final List<Bound> bounds = new ArrayList<>();
+  private final int parts;
   private final Map<ExprId, String> columns;
 
   /** @param columns the name of each column in the statistics */
@@ -76,6 +82,7 @@ final class Skipping {
     this.columns = columns;
     List<Expression> parts = new ArrayList<>();
     split(condition, parts);
+    this.parts = parts.size();
     for (Expression part : parts) {
       long read = QuickStatement.list(part.references()).stream().filter(each -> isOne(each, partitions)).count();
       if (read == 0) {
@@ -86,6 +93,16 @@ final class Skipping {
         ofPartition.add(new InterpretedMutableProjection(QuickStatement.<Expression>seq(List.of(part)), QuickStatement.seq(partitions)));
       }
     }
+  }
+
+  /** The columns that must have one of some values. */
+  List<Bound> keys() {
+    return bounds.stream().filter(Bound::isEquality).toList();
+  }
+
+  /** True if a row matches exactly if its only key has one of the values; equal hashes do not prove that of texts. */
+  boolean isOneKey() {
+    return parts == 1 && keys().size() == 1 && !keys().get(0).column.dataType().equals(DataTypes.StringType);
   }
 
   boolean readsPartition() {
@@ -136,7 +153,7 @@ final class Skipping {
     for (Object each : constants) values.add(each instanceof Literal literal ? literal.value() : each);
     if (operator.equals("<=>") && values.contains(null)) return null; // it holds for NULL, which statistics do not show
     values.removeIf(Objects::isNull);
-    return new Bound(columns.get(column.exprId()), type, operator.equals("<=>") ? "=" : operator, values);
+    return new Bound(column, columns.get(column.exprId()), operator.equals("<=>") ? "=" : operator, values);
   }
 
   private static boolean isOne(Attribute column, List<Attribute> of) {

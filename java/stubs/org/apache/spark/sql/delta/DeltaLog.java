@@ -67,7 +67,6 @@ public class DeltaLog {
   public native Path dataPath();
   public native FileFormat fileFormat(Protocol a, Metadata b);
   public native Map<String, String> options();
-  public native <T> T withNewTransaction(Option<CatalogTable> a, Option<Snapshot> b, Function1<OptimisticTransaction, T> c);
 
   public native BaseRelation createRelation(Seq<Expression> a, Option<Snapshot> b, Option<CatalogTable> c, boolean d);
   public static native DeltaLog forTable(SparkSession a, Path b);

@@ -17,6 +17,7 @@ import org.apache.spark.sql.delta.stats.StatisticsCollection;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.types.StructType;
+import scala.Function0;
 import scala.Option;
 import scala.Tuple2;
 import scala.Tuple4;
@@ -60,7 +61,6 @@ public class OptimisticTransaction {
     throw new UnsupportedOperationException("stub");
   }
 
-  public native Option<Object> commitIfNeeded(Seq<Action> a, DeltaOperations.Operation b, Map<String, String> c);
   public native DelayedCommitProtocol getCommitter(Path a);
   public native Tuple2<Option<DeltaJobStatisticsTracker>, Option<StatisticsCollection>> getOptionalStatsTrackerAndStatsCollection(Seq<Attribute> a, Path b, StructType c, Dataset<Row> d);
   public native Seq<Attribute> getPartitioningColumns(StructType a, Seq<Attribute> b);
@@ -72,4 +72,5 @@ public class OptimisticTransaction {
   public native void registerSQLMetrics(SparkSession a, Map<String, SQLMetric> b);
   public native Snapshot snapshot();
   public native SparkSession spark();
+  public static native <T> T withActive(OptimisticTransaction a, boolean b, Function0<T> c);
 }

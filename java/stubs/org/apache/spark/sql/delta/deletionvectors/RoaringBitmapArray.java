@@ -11,4 +11,6 @@ public class RoaringBitmapArray {
   public native long[] toArray();
   public native boolean contains(long a);
   public native byte[] serializeAsByteArray(Enumeration.Value a);
+  public native void and(RoaringBitmapArray a);
+  public native void andNot(RoaringBitmapArray a);
 }

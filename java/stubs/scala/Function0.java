@@ -1,0 +1,5 @@
+package scala;
+
+public interface Function0<R> {
+  R apply();
+}
