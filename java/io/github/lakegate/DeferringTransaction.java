@@ -40,7 +40,8 @@ public final class DeferringTransaction extends OptimisticTransaction {
   private record Resting(long untilNanos, int skipped) {}
 
   private static final Map<DeltaLog, Resting> RESTING = Collections.synchronizedMap(new WeakHashMap<>());
-  private static final Map<String, DeferringTransaction> LEFT = new ConcurrentHashMap<>(); // by id
+  private static final Map<String, DeferringTransaction> OPEN = new ConcurrentHashMap<>(); // by id, until `finish`
+  private static final Map<String, DeferringTransaction> DUE = new ConcurrentHashMap<>(); // by id, until `checkpoint`
   private final SparkSession session;
   private final String id;
   private final boolean hasCaches = Caches.isOn();
@@ -63,15 +64,21 @@ public final class DeferringTransaction extends OptimisticTransaction {
   /** Commits; other threads that list the log do not see the commit before Delta has its checksum. Returns its version. */
   public long commitHidden(List<Action> actions, DeltaOperations.Operation operation, Map<String, String> tags) {
     OpenCommits.begin();
+    OPEN.put(id, this);
     try {
       long version = commit(PythonUtils.toSeq(actions), operation, PythonUtils.toScalaMap(tags));
       Caches.install(deltaLog());
-      if (isDeferring) LEFT.put(id, this);
       return version;
     } finally {
       OpenCommits.end();
+      if (!isDeferring || !getCommitted().isDefined()) OPEN.remove(id);
       while (hasCaches && deltaLog().snapshotLock().isHeldByCurrentThread()) deltaLog().snapshotLock().unlock();
     }
+  }
+
+  /** True if a commit of this JVM is under way that may be in the log, and whose checksum is not there yet. */
+  public static boolean isOpen(DeltaLog log) {
+    return OPEN.values().stream().anyMatch(each -> each.deltaLog() == log);
   }
 
   /**
@@ -79,18 +86,22 @@ public final class DeferringTransaction extends OptimisticTransaction {
    * Returns true if a checkpoint is due.
    */
   public static boolean finish(String id) {
-    DeferringTransaction done = LEFT.remove(id);
+    DeferringTransaction done = OPEN.get(id);
     if (done == null) return false; // nothing was committed, or Delta's work after the commit has failed
-    return Attempt.in(done.session, () -> {
-      for (PostCommitHook hook : done.left) hook.run(done.session, done.getCommitted().get());
-      if (done.dueAt >= 0) LEFT.put(id, done);
-      return done.dueAt >= 0;
-    });
+    try {
+      return Attempt.in(done.session, () -> {
+        for (PostCommitHook hook : done.left) hook.run(done.session, done.getCommitted().get());
+        if (done.dueAt >= 0) DUE.put(id, done);
+        return done.dueAt >= 0;
+      });
+    } finally {
+      OPEN.remove(id);
+    }
   }
 
   /** Writes the checkpoint that is due. */
   public static void checkpoint(String id) {
-    DeferringTransaction done = LEFT.remove(id);
+    DeferringTransaction done = DUE.remove(id);
     DeltaLog log = done.deltaLog();
     long beganNanos = System.nanoTime();
     Attempt.in(done.session, () -> {

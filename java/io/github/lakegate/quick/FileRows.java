@@ -60,14 +60,18 @@ final class FileRows {
   /** Rows that were found in a file. */
   static final class Found {
     final AddFile file;
-    final RoaringBitmapArray marked; // the rows that were marked as deleted before
+    RoaringBitmapArray marked = new RoaringBitmapArray(); // the rows that were marked as deleted before
     RoaringBitmapArray matched = new RoaringBitmapArray();
     final List<InternalRow> rows = new ArrayList<>(); // the wanted columns of each row, if any are wanted
     final List<Long> numbers = new ArrayList<>(); // the number of each of `rows`
 
-    private Found(AddFile file, RoaringBitmapArray marked) {
+    private final RoaringBitmapArray places; // the rows that may match, marked or not; null: all
+    private final boolean isCertain; // they match
+
+    private Found(AddFile file, RoaringBitmapArray places, boolean isCertain) {
       this.file = file;
-      this.marked = marked;
+      this.places = places;
+      this.isCertain = isCertain;
     }
 
     long count() {
@@ -140,48 +144,46 @@ final class FileRows {
 
   /** The files that may have such rows, and the rows. */
   List<Found> find(Collection<KnownFile> all) throws Exception {
-    List<AddFile> candidates = new ArrayList<>();
+    List<Found> candidates = new ArrayList<>();
+    int files = 0;
     long bytes = 0;
     for (KnownFile file : all) {
       if (!skipping.mayMatch(file, skipping.readsPartition() ? partition(file.add) : null)) continue;
-      candidates.add(file.add);
+      RoaringBitmapArray places = places(file.add);
+      if (places != null && places.isEmpty()) continue;
+      Found candidate = new Found(file.add, places, skipping.isOneKey() && places != null && wanted == null);
+      candidates.add(candidate);
+      if (candidate.isCertain) continue;
+      files++;
       bytes += file.add.size();
-      if (candidates.size() > FILES_MAX || bytes > BYTES_MAX) throw new QuickStatement.Declined("it reads too many files, or too large ones");
+      if (files > FILES_MAX || bytes > BYTES_MAX) throw new QuickStatement.Declined("it reads too many files, or too large ones");
     }
-    List<Found> found = new ArrayList<>();
     long rows = 0;
-    for (AddFile file : candidates) {
-      Found one = in(file);
-      if (one == null) continue;
-      found.add(one);
-      rows += one.count();
+    for (Found each : candidates) {
+      find(each);
+      rows += each.count();
       if (rows > QuickStatement.ROWS_MAX) throw new QuickStatement.Declined("it changes more than " + QuickStatement.ROWS_MAX + " rows");
     }
-    return found;
+    return candidates;
   }
 
-  /** Null if there are none, as far as keys tell. */
-  private Found in(AddFile file) throws Exception {
-    RoaringBitmapArray places = places(file);
-    if (places != null && places.isEmpty()) return null;
-    RoaringBitmapArray marked =
-        file.deletionVector() == null
-            ? new RoaringBitmapArray()
-            : StoredBitmap.create(file.deletionVector(), root).load(new HadoopFileSystemDVStore(conf));
-    Found found = new Found(file, marked);
-    if (places != null && wanted == null && skipping.isOneKey()) {
-      found.matched = places;
-      found.matched.andNot(marked);
-      return found;
+  private void find(Found found) throws Exception {
+    if (found.file.deletionVector() != null) {
+      found.marked = StoredBitmap.create(found.file.deletionVector(), root).load(new HadoopFileSystemDVStore(conf));
     }
-    Iterator<InternalRow> rows = open(reader, file);
+    if (found.isCertain) {
+      found.matched = found.places;
+      found.matched.andNot(found.marked);
+      return;
+    }
+    Iterator<InternalRow> rows = open(reader, found.file);
     int count = 0;
     try {
       while (rows.hasNext()) {
         InternalRow row = rows.next();
         long number = row.getLong(rowNumberAt);
-        if (places != null && !places.contains(number)) continue;
-        if (marked.contains(number)) continue; // before the test, which may fail on a row that is gone
+        if (found.places != null && !found.places.contains(number)) continue;
+        if (found.marked.contains(number)) continue; // before the test, which may fail on a row that is gone
         InternalRow said = test.apply(row);
         if (said.isNullAt(0) || !said.getBoolean(0)) continue;
         found.matched.add(number);
@@ -194,7 +196,6 @@ final class FileRows {
     } finally {
       if (rows instanceof AutoCloseable open) open.close();
     }
-    return found;
   }
 
   /** The rows that have the keys of the condition; null if they are not known. */

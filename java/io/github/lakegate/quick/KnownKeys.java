@@ -15,7 +15,8 @@ import org.apache.spark.unsafe.types.UTF8String;
  * The keys of files: for each row the value of a column, sorted, so that the rows of a key are found without the file. Files never
  * change.
  *
- * <p>A column of a file is remembered when it is looked for the second time.
+ * <p>A column of a file is remembered when it is looked for the second time; of a small file the first time, because every statement
+ * that changes rows adds such a file.
  */
 final class KnownKeys {
   /** Reads a column of a file. */
@@ -80,6 +81,7 @@ final class KnownKeys {
   }
 
   private static final int OBJECT_BYTES = 300;
+  private static final long SMALL_BYTES = 1 << 20;
 
   /** Columns that are in use are not forgotten for others: these would be read again and again, in turn. */
   private static final long UNUSED_NANOS = TimeUnit.MINUTES.toNanos(5);
@@ -102,8 +104,8 @@ final class KnownKeys {
     synchronized (KNOWN) {
       entry = KNOWN.get(key);
       if (entry == null) {
-        keep(key, new Entry());
-        return null;
+        entry = new Entry();
+        if (!keep(key, entry) || file.size() > SMALL_BYTES) return null;
       }
       entry.usedAtNanos = System.nanoTime();
       if (entry.column != null || entry.isRefused) return entry.column;

@@ -11,6 +11,7 @@ import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.api.python.PythonUtils;
@@ -46,6 +47,9 @@ import scala.collection.immutable.Seq;
 public final class QuickStatement {
   /** More rows are found and changed faster by Spark. */
   static final int ROWS_MAX = 10_000;
+
+  private static final long CHECKSUM_NANOS = TimeUnit.SECONDS.toNanos(2);
+  private static final long CHECKSUM_POLL_MS = 5;
 
   /** The statement is left to stock Delta; the message says why. Nothing was committed. */
   static final class Declined extends RuntimeException {
@@ -117,13 +121,13 @@ public final class QuickStatement {
    * @param id of its transaction, with which the caller calls {@link DeferringTransaction#finish} after the commit
    * @return null if it was executed, also if it had nothing to do; otherwise why it is left to stock Delta
    */
-  public String run(String adds, long version, long bytesMax, String id) throws IOException {
+  public String run(String adds, long version, long bytesMax, String id) throws IOException, InterruptedException {
     if (change == null) return declined;
     KnownKeys.limit(bytesMax);
     try {
       readSource();
       if (adds == null) {
-        execute(null, change.log.update(false, Option.empty(), change.table), bytesMax, id);
+        execute(null, newest(), bytesMax, id);
         return null;
       }
       Snapshot snapshot = change.log.unsafeVolatileSnapshot();
@@ -175,6 +179,17 @@ public final class QuickStatement {
     return files;
   }
 
+  /** With its checksum, if a commit of this JVM is about to write one. */
+  private Snapshot newest() throws InterruptedException {
+    Snapshot newest = Caches.update(change.log);
+    long untilNanos = System.nanoTime() + CHECKSUM_NANOS;
+    for (boolean isOpen = true; isOpen && !newest.checksumOpt().isDefined(); newest = Caches.update(change.log)) {
+      isOpen = DeferringTransaction.isOpen(change.log) && System.nanoTime() - untilNanos < 0;
+      if (isOpen) Thread.sleep(CHECKSUM_POLL_MS);
+    }
+    return newest;
+  }
+
   private void execute(Collection<KnownFile> files, Snapshot snapshot, long bytesMax, String id) {
     DeferringTransaction txn = new DeferringTransaction(session, id, change.log, change.table, snapshot, true);
     OptimisticTransaction.withActive(txn, false, () -> {
@@ -185,7 +200,7 @@ public final class QuickStatement {
       } catch (Declined declined) {
         throw declined;
       } catch (Exception | LinkageError failed) {
-        throw new Declined("the quick execution failed: " + failed);
+        throw new Declined("the quick execution failed: " + failed + (failed.getCause() == null ? "" : ": " + failed.getCause()));
       }
       if (!actions.isEmpty()) txn.commitHidden(actions, change.operation(), Map.of());
       return null;

@@ -180,12 +180,12 @@ final class RowFiles {
     Seq<Attribute> partitions = prepared.partitions;
     convertEmpty(output, partitions);
     if (prepared.checks.size() > 0) {
-      InterpretedMutableProjection checks = new InterpretedMutableProjection(prepared.checks, prepared.checked);
+      InterpretedMutableProjection checks = new InterpretedMutableProjection(copies(prepared.checks), prepared.checked);
       for (InternalRow row : rows) checks.apply(row); // raises the error of stock Delta if a row violates a constraint
     }
     Option<DeltaJobStatisticsTracker> tracker = Option.empty();
     if (prepared.statistics != null) {
-      tracker = Option.apply(new DeltaJobStatisticsTracker(log.newDeltaHadoopConf(), root, prepared.ofStatistics, prepared.statistics));
+      tracker = Option.apply(new DeltaJobStatisticsTracker(log.newDeltaHadoopConf(), root, prepared.ofStatistics, copy(prepared.statistics)));
     }
     List<WriteJobStatsTracker> trackers = new ArrayList<>();
     if (tracker.isDefined()) trackers.add(tracker.get());
@@ -217,6 +217,17 @@ final class RowFiles {
     }
     txn.registerPostCommitHook(AutoCompact$.MODULE$);
     return added;
+  }
+
+  /** Evaluating an expression changes it: for example it keeps a writer of JSON, which only one thread may use. */
+  private static Expression copy(Expression shared) {
+    return shared.clone();
+  }
+
+  private static Seq<Expression> copies(Seq<Expression> shared) {
+    List<Expression> own = new ArrayList<>();
+    for (Expression each : QuickStatement.list(shared)) own.add(copy(each));
+    return QuickStatement.seq(own);
   }
 
   /** The preparation of a write of these rows, which is the same until the table's definition or a setting changes. */
