@@ -88,3 +88,18 @@ def test_quick_statements_that_wait_share_a_version(session: SparkSession, tmp_p
         assert len(committed) == versions
     rows = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
     assert rows == {number: -number if number % 10 in (1, 2, 3) and number < 20 else number for number in range(40)}
+
+
+def test_threads_that_write_to_a_table_do_not_disturb_one_another(session: SparkSession, tmp_path: Path) -> None:
+    """Expressions that are prepared once, as those of statistics, keep state when they are evaluated."""
+    table = make_table(session, tmp_path / "t", "id BIGINT, c STRING", enableDeletionVectors="true")
+
+    def insert(number: int) -> str | None:
+        text = f"INSERT INTO delta.`{table}` VALUES ({number}, 'text-{number}')"
+        why: str | None = lakegate.sql(session, text).lakegate.why_stock
+        return why
+
+    insert(0)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(insert, range(1, 100))) == {None}
+    assert sorted(row.id for row in session.read.format("delta").load(table).collect()) == list(range(100))

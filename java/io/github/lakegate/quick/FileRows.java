@@ -79,6 +79,18 @@ final class FileRows {
     }
   }
 
+  /** What is left to read. */
+  private static final class Budget {
+    private int files;
+    private long bytes;
+
+    void take(AddFile file) {
+      files++;
+      bytes += file.size();
+      if (files > FILES_MAX || bytes > BYTES_MAX) throw new QuickStatement.Declined("it reads too many files, or too large ones");
+    }
+  }
+
   private final SparkSession session;
   private final Path root;
   private final HadoopFsRelation files;
@@ -144,27 +156,29 @@ final class FileRows {
 
   /** The files that may have such rows, and the rows. */
   List<Found> find(Collection<KnownFile> all) throws Exception {
-    List<Found> candidates = new ArrayList<>();
-    int files = 0;
-    long bytes = 0;
+    List<AddFile> candidates = new ArrayList<>();
+    Budget unknown = new Budget();
     for (KnownFile file : all) {
       if (!skipping.mayMatch(file, skipping.readsPartition() ? partition(file.add) : null)) continue;
-      RoaringBitmapArray places = places(file.add);
+      candidates.add(file.add);
+      if (skipping.keys().stream().noneMatch(key -> KnownKeys.has(root.toString(), file.add, key.name()))) unknown.take(file.add);
+    }
+    List<Found> found = new ArrayList<>();
+    Budget read = new Budget();
+    for (AddFile file : candidates) {
+      RoaringBitmapArray places = places(file);
       if (places != null && places.isEmpty()) continue;
-      Found candidate = new Found(file.add, places, skipping.isOneKey() && places != null && wanted == null);
-      candidates.add(candidate);
-      if (candidate.isCertain) continue;
-      files++;
-      bytes += file.add.size();
-      if (files > FILES_MAX || bytes > BYTES_MAX) throw new QuickStatement.Declined("it reads too many files, or too large ones");
+      boolean isCertain = places != null && wanted == null && skipping.isOneKey();
+      if (!isCertain) read.take(file);
+      found.add(new Found(file, places, isCertain));
     }
     long rows = 0;
-    for (Found each : candidates) {
+    for (Found each : found) {
       find(each);
       rows += each.count();
       if (rows > QuickStatement.ROWS_MAX) throw new QuickStatement.Declined("it changes more than " + QuickStatement.ROWS_MAX + " rows");
     }
-    return candidates;
+    return found;
   }
 
   private void find(Found found) throws Exception {

@@ -99,7 +99,7 @@ final class KnownKeys {
 
   /** The values of a column of a file; null if they are not known. */
   static Column of(String folder, AddFile file, String column, Reader reader) throws Exception {
-    Key key = new Key(folder, file.path(), file.size(), file.modificationTime(), column);
+    Key key = key(folder, file, column);
     Entry entry;
     synchronized (KNOWN) {
       entry = KNOWN.get(key);
@@ -117,6 +117,18 @@ final class KnownKeys {
       if (entry.column == null && !keep(key, full)) entry.isRefused = true;
     }
     return read;
+  }
+
+  /** True if the values of a column are known. */
+  static boolean has(String folder, AddFile file, String column) {
+    synchronized (KNOWN) {
+      Entry entry = KNOWN.get(key(folder, file, column));
+      return entry != null && entry.column != null;
+    }
+  }
+
+  private static Key key(String folder, AddFile file, String column) {
+    return new Key(folder, file.path(), file.size(), file.modificationTime(), column);
   }
 
   private static boolean keep(Key key, Entry entry) {
