@@ -75,7 +75,7 @@ def test_rows_of_a_remembered_key_are_deleted_without_their_file(session: SparkS
     moved = file.rename(tmp_path / "moved")
     try:
         done = lakegate.sql(session, text.format("4, 5000")).lakegate
-        with confs(session, {BYTES_CONF: "1000"}), pytest.raises(Exception, match="FILE_NOT_EXIST|does not exist"):
+        with confs(session, {BYTES_CONF: "1000"}), pytest.raises(Exception, match=r"FILE_NOT_EXIST|does not exist"):
             lakegate.sql(session, f"DELETE FROM delta.`{table}` WHERE v = 7")
     finally:
         moved.rename(file)
