@@ -1,4 +1,4 @@
-"""Statements of few rows without a Spark job, beside stock delta-spark; and the keyed writer.
+"""Statements of few rows without a Spark job, compared with stock delta-spark; and the keyed writer.
 
 `python -m benchmarks.quick` measures all; `python -m benchmarks.quick statements` one part. The first five statements of a part are
 those of a driver that has just begun, if the part runs alone.

@@ -26,7 +26,9 @@ QUICK_CONF = "spark.lakegate.quick"
 """Session setting: `on` (default), `off`, or `verify`."""
 VERIFY = "verify"
 BYTES_CONF, BYTES_MAX = "spark.lakegate.quickBytesMax", 200 * 2**20
-"""Session setting: memory in bytes for the lists of files of all tables; a table with a larger list is left to stock Delta."""
+"""Session setting: memory in bytes for the lists of files of all tables, and again as much for the keys of files.
+
+A table with a larger list is left to stock Delta."""
 FAILED = "the quick execution failed"
 """A reason that begins so names an error that is not expected."""
 
