@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 import lakegate
 from benchmarks.measure import figures, machine, write
-from benchmarks.rows import CONF, FILES, ROWS, dml, table
+from benchmarks.rows import CONF, FILES, ROWS, cell, dml, table
 from harness.log_store_jvm import settings_for
 from lakegate.demo.aws_server import REGION, InjectedFault, aws_server
 from lakegate.rows.quick import QUICK_CONF
@@ -37,6 +37,7 @@ from lakegate.rows.quick import QUICK_CONF
 FIRST, WARM_UP, MEASURED = 5, 12, 30
 GROWTH_WARM_UP, GROWTH_MEASURED = 3, 7
 ROWS_WRITTEN, WRITER_ROUNDS = 40_000, 2
+WRITERS_ROUNDS = 3
 ONE_WAY_DELAY_MS = 30.0
 OPERATIONS = ("DELETE", "UPDATE", "MERGE", "MERGE, Arrow", "INSERT, SQL")
 Row = dict[str, Any]
@@ -122,6 +123,31 @@ def statement(
     return merge
 
 
+# ---------------------------------------------------------------------------------------------------------- writers
+
+
+def writers() -> dict[str, Any]:
+    """Measures 8 writers of rows of their own in the same files, in rounds after one that warms up: with and without groups."""
+    ways = {"stock under one lock": 24, "lakegate, quick": 192, "lakegate, quick, groups": 192}
+    cells: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    with driver() as (spark, folder):
+        for number in range(WRITERS_ROUNDS + 1):
+            place = folder / str(number)
+            place.mkdir()
+            for way, statements_of in ways.items():
+                cells[way].append(cell(spark, place, 8, way, FILES, statements_of))
+    minutes = {way: [each["commits_per_minute"] for each in found[1:]] for way, found in cells.items()}
+    stock = minutes["stock under one lock"]
+    ratios = {
+        way: [round(one / other, 1) for one, other in zip(each, stock, strict=True)] for way, each in minutes.items()
+    }
+    return {
+        "statements_per_minute": minutes,
+        "times_stock": ratios,
+        "cells": {way: found[1:] for way, found in cells.items()},
+    }
+
+
 # ----------------------------------------------------------------------------------------------------------- growth
 
 
@@ -131,9 +157,11 @@ def growth() -> dict[str, Any]:
     with driver() as (spark, folder):
         for files in (100, 10_000, 100_000):
             before = _heap_mib(spark)
-            cell = _grown(spark, lambda name, files=files: _of_files(spark, folder, f"{name}-{files}", files), 20, ROWS)
+            grown = _grown(
+                spark, lambda name, files=files: _of_files(spark, folder, f"{name}-{files}", files), 20, ROWS
+            )
             found[f"{files} files, 200,000 rows in 4 of them, 20 keys"] = {
-                **cell,
+                **grown,
                 "heap_mib": _heap_mib(spark) - before,
             }
         for rows, files in ((200_000, 4), (2_000_000, 4), (20_000_000, 40)):
@@ -162,10 +190,10 @@ def _grown(spark: SparkSession, made: Callable[[str], str], keys: int, rows: int
             if why is not None:
                 reasons[why] += 1
     medians = {name: statistics.median(each) for name, each in took.items()}
-    cell: dict[str, Any] = {name: figures(each) for name, each in took.items()}
-    cell |= {"times_stock": round(medians["lakegate, quick"] / medians["stock"], 3), "why_stock": dict(reasons)}
-    print(keys, rows, cell, flush=True)
-    return cell
+    found: dict[str, Any] = {name: figures(each) for name, each in took.items()}
+    found |= {"times_stock": round(medians["lakegate, quick"] / medians["stock"], 3), "why_stock": dict(reasons)}
+    print(keys, rows, found, flush=True)
+    return found
 
 
 def _of_rows(spark: SparkSession, folder: Path, name: str, *, rows: int, files: int) -> str:
@@ -287,13 +315,13 @@ def _written(spark: SparkSession, folder: Path) -> dict[str, Any]:
             took = time.perf_counter() - begun
             if way.endswith("8 threads"):
                 size = ROWS_WRITTEN // commits
-            cell = found.setdefault(way, {"rows_per_s": [], "rows_per_commit": []})
+            of_way = found.setdefault(way, {"rows_per_s": [], "rows_per_commit": []})
             if number:
-                cell["rows_per_s"].append(round(ROWS_WRITTEN / took))
-                cell["rows_per_commit"].append(ROWS_WRITTEN // commits)
+                of_way["rows_per_s"].append(round(ROWS_WRITTEN / took))
+                of_way["rows_per_commit"].append(ROWS_WRITTEN // commits)
             print(number, way, round(ROWS_WRITTEN / took), "rows/s in", commits, "commits", flush=True)
-    for cell in found.values():
-        cell["median_rows_per_s"] = statistics.median(cell["rows_per_s"])
+    for each in found.values():
+        each["median_rows_per_s"] = statistics.median(each["rows_per_s"])
     return found
 
 
@@ -333,6 +361,7 @@ def _merged_by_delta_rs(path: str, batch: list[Row]) -> None:
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "statements": statements,
+    "writers": writers,
     "growth": growth,
     "s3": s3,
     "writer": writer,

@@ -151,8 +151,8 @@ def writers(spark: SparkSession, folder: Path) -> dict[str, Any]:
     _warm_up(spark, folder)
     for number, files in WRITERS:
         for way in WAYS:
-            cell = _cell(spark, folder, number, way, files)
-            result[f"{number} writers, rows in {files} of {FILES} files, {way}"] = cell
+            found = cell(spark, folder, number, way, files)
+            result[f"{number} writers, rows in {files} of {FILES} files, {way}"] = found
     return result
 
 
@@ -161,8 +161,6 @@ WAYS = (
     "stock under one lock",
     "lakegate",
     "lakegate, groups",
-    "lakegate, quick",
-    "lakegate, quick, groups",
 )
 
 
@@ -177,10 +175,10 @@ def _warm_up(spark: SparkSession, folder: Path) -> None:
     for number in itertools.takewhile(lambda _: time.perf_counter() - begun < WARM_UP_S, itertools.count()):
         place = folder / f"warm-up-{number}"
         place.mkdir()
-        _cell(spark, place, 8, WAYS[number % len(WAYS)], FILES, STATEMENTS_WARMING)
+        cell(spark, place, 8, WAYS[number % len(WAYS)], FILES, STATEMENTS_WARMING)
 
 
-def _cell(
+def cell(
     spark: SparkSession, folder: Path, threads: int, way: str, files: int, statements: int = STATEMENTS
 ) -> dict[str, Any]:
     path = table(spark, folder, f"{threads}-{files}-{way.replace(' ', '-')}")
@@ -273,16 +271,16 @@ def lock(spark: SparkSession, folder: Path) -> dict[str, Any]:
         for way, found in cells.items():
             place = folder / f"round-{number}"
             place.mkdir(exist_ok=True)
-            found.append(_cell(spark, place, 8, way, FILES))
-    minutes = {way: [cell["commits_per_minute"] for cell in found] for way, found in cells.items()}
+            found.append(cell(spark, place, 8, way, FILES))
+    minutes = {way: [each["commits_per_minute"] for each in found] for way, found in cells.items()}
     stock = minutes.pop("stock under one lock")
     ratios = {
         way: [round(one / other, 2) for one, other in zip(each, stock, strict=True)] for way, each in minutes.items()
     }
     return {
         "commits_per_minute": {"stock under one lock": stock, **minutes},
-        "publish_ms_median": {way: [cell["publish_ms"]["median"] for cell in cells[way]] for way in minutes},
-        "held_ms_median": {way: [cell["held_ms"]["median"] for cell in cells[way]] for way in minutes},
+        "publish_ms_median": {way: [each["publish_ms"]["median"] for each in cells[way]] for way in minutes},
+        "held_ms_median": {way: [each["held_ms"]["median"] for each in cells[way]] for way in minutes},
         "times_stock_under_one_lock": ratios,
         "median_of_the_ratios": {way: round(statistics.median(each), 2) for way, each in ratios.items()},
     }
