@@ -182,7 +182,9 @@ def test_when_other_threads_see_a_commit_in_flight(session: SparkSession, tmp_pa
         assert seen() == [0, 1, 2, 3, 4, 5], "it was put by a thread that makes no secret of it"
         foreign_commit(table, txn("y", 6))
         begun_s = put(6)
-        assert is_seen([0, 1, 2, 3, 4, 5], begun_s)
+        for name, *asked in (("begin",), ("put", commit(6)), ("isTaken",), ("end",)):
+            say(name, *asked)  # this thread was refused
+        assert is_seen([0, 1, 2, 3, 4, 5], begun_s), "a put that was refused shows nothing"
         other.submit(say, "end").result()
         assert seen() == [0, 1, 2, 3, 4, 5, 6]
         other.submit(say, "begin").result()

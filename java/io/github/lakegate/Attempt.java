@@ -1,24 +1,16 @@
 package io.github.lakegate;
 
 import io.github.lakegate.caches.Caches;
-import io.github.lakegate.caches.OpenCommits;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Supplier;
-import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.sql.delta.CurrentTransactionInfo;
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.DeltaOperations;
-import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.Snapshot;
-import org.apache.spark.sql.delta.VersionChecksum;
 import org.apache.spark.sql.delta.actions.Action;
-import org.apache.spark.sql.delta.hooks.PostCommitHook;
 import scala.Option;
-import scala.collection.Iterator;
 
 /**
  * An attempt to commit actions as the version after a snapshot, by Delta's own transaction.
