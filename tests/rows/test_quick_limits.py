@@ -91,15 +91,16 @@ def test_quick_statements_that_wait_share_a_version(session: SparkSession, tmp_p
 
 
 def test_threads_that_write_to_a_table_do_not_disturb_one_another(session: SparkSession, tmp_path: Path) -> None:
-    """Expressions that are prepared once, as those of statistics, keep state when they are evaluated."""
-    table = make_table(session, tmp_path / "t", "id BIGINT, c STRING", enableDeletionVectors="true")
+    """Expressions that are prepared once, as those of statistics, keep state when they are evaluated: once for each new file."""
+    name = f"delta.`{tmp_path / 't'}`"
+    session.sql(f"CREATE TABLE {name} (id BIGINT, p INT) USING delta PARTITIONED BY (p)")
 
     def insert(number: int) -> str | None:
-        text = f"INSERT INTO delta.`{table}` VALUES ({number}, 'text-{number}')"
-        why: str | None = lakegate.sql(session, text).lakegate.why_stock
+        rows = ", ".join(f"({number}, {partition})" for partition in range(30))
+        why: str | None = lakegate.sql(session, f"INSERT INTO {name} VALUES {rows}").lakegate.why_stock
         return why
 
     insert(0)
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(insert, range(1, 100))) == {None}
-    assert sorted(row.id for row in session.read.format("delta").load(table).collect()) == list(range(100))
+        assert set(pool.map(insert, range(1, 33))) == {None}
+    assert session.table(name).count() == 33 * 30
