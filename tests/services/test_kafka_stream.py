@@ -74,6 +74,26 @@ def test_two_topics_feed_two_streams_of_one_table(spark: SparkSession, kafka_ser
 
 @pytest.mark.slow
 @pytest.mark.kafka
+def test_few_records_of_many_partitions_are_one_file(spark: SparkSession, kafka_servers: str, tmp_path: Path) -> None:
+    """Spark reads each partition of a topic in a task of its own, and would write a file for each of them and each batch."""
+    topic = f"t{uuid.uuid4().hex}"
+    admin = AdminClient({"bootstrap.servers": kafka_servers})
+    admin.create_topics([NewTopic(f"{topic}.records", 6)])[f"{topic}.records"].result(20)
+    producer = Producer({"bootstrap.servers": kafka_servers})
+    made = lakegate.Pipeline("people", storage=str(tmp_path / "_lakegate"))
+    source = lakegate.kafka(f"{topic}.records", servers=kafka_servers, schema=SCHEMA)
+    made.table("people", path=str(tmp_path / "table"), lock="L").append(name="Ingestion", source=source)
+    for batches in (1, 2):
+        for partition in range(6):
+            producer.produce(f"{topic}.records", value=json.dumps({"id": partition}), partition=partition)
+        assert producer.flush(30) == 0
+        made.run(until_idle=True, spark=spark)
+        assert len(ids(spark, tmp_path)) == 6 * batches
+        assert len(spark.read.format("delta").load(str(tmp_path / "table")).inputFiles()) == batches
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
 def test_a_bad_record_is_named_by_topic_partition_and_offset(
     spark: SparkSession, kafka_servers: str, tmp_path: Path
 ) -> None:

@@ -420,6 +420,29 @@ def test_no_secret_is_in_a_process_argument_and_nothing_listens_beyond_this_mach
 
 
 @pytest.mark.slow
+def test_settings_that_fit_the_machine_are_only_used_where_the_user_has_set_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local session has few partitions and some memory; what `conf`, the options or `spark-defaults.conf` say comes first."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("# mine\nspark.sql.shuffle.partitions   77\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 701m pyspark-shell")
+    names = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions", "spark.driver.memory")
+    text = (
+        "import lakegate, sys\n"
+        "spark = lakegate.session('x', conf={'spark.master': 'local[3]', **dict(one.split('=') for one in sys.argv[1:])})\n"
+        f"print(*[spark.conf.get(name) for name in {names}], spark._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20)\n"
+    )
+    assert script(text, folder=tmp_path).stdout.split()[:3] == ["77", "3", "701m"]
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.databricks.delta.snapshotPartitions=5\n")
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
+    partitions, of_snapshot, memory, heap_mb = script(text, "spark.driver.memory=900m", folder=tmp_path).stdout.split()
+    assert (partitions, of_snapshot, memory) == ("12", "5", "900m")
+    assert 800 < int(heap_mb) <= 900
+
+
+@pytest.mark.slow
 def test_a_properties_file_of_the_user_is_read_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PYSPARK_SUBMIT_ARGS may name a file of settings; Spark reads one such file, so both are one."""
     (tmp_path / "mine.properties").write_text("spark.of.user one\nspark.hadoop.my.key ours goes first\n")

@@ -13,14 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import lakegate as lg
+from lakegate.config import FilesSource
 from lakegate.errors import Corrupt, InvalidRequest, LakegateError, Unavailable
 from lakegate.ops.inspection import sources_of, verify_pipeline
 from lakegate.pipeline import PipelineRun
 from lakegate.spark.source_files import Listing, listing
-from lakegate.spark.sources import listed
+from lakegate.spark.sources import Known, listed, partition_count, placed, read_stream
 from lakegate.streams.supervisor import RunReport
 
 DAY_S = 86_400
@@ -89,6 +90,27 @@ def test_a_file_of_any_age_is_read(lake: Lake) -> None:
     reports = lake.run(*streams)
     assert lake.rows() == [("c",), ("late",), ("older",)]
     assert all(report.passed_over == () for report in reports.values())
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_a_micro_batch_of_many_small_files_has_one_partition(lake: Lake, format: str) -> None:
+    """Spark reads each of them as a partition, on many cores or with this setting, and would write each as a file."""
+    lake.session.conf.set("spark.sql.files.maxPartitionBytes", "1000")
+    for number in range(12):
+        lake.put(f"in/{number}.{format}", id=[f"a{number}", "b"])
+    source = FilesSource(path=f"{lake.root}/in", format=format, schema="id STRING")
+    seen = []
+
+    def note(batch: DataFrame, _: int) -> None:
+        seen.append((partition_count(batch), partition_count(placed(batch, source)), placed(batch, source).count()))
+
+    stream = read_stream(lake.session, source, Known(), max_rows_per_batch=1000).writeStream.foreachBatch(note)
+    query = stream.option("checkpointLocation", f"{lake.root}/checkpoint").trigger(availableNow=True).start()
+    query.awaitTermination()
+    ((before, partitions, count),) = seen
+    assert before > 1
+    assert (partitions, count) == (1, 24)
 
 
 @pytest.mark.matrix

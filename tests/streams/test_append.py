@@ -55,6 +55,21 @@ def test_the_same_record_in_two_files_is_kept_once(session: SparkSession, tmp_pa
     assert b.rows("id", "alias") == [("1", "first"), ("2", "b"), ("3", "c")]
 
 
+@pytest.mark.parametrize("partitions", [3, 1])
+def test_a_batch_is_written_in_as_many_files_as_it_has_partitions(
+    session: SparkSession, tmp_path: Path, partitions: int
+) -> None:
+    """Whatever `spark.sql.shuffle.partitions` is, and also where `keep_first` looks keys up; each batch adds its own files."""
+    session.conf.set("spark.sql.shuffle.partitions", "40")
+    b = bench(session, tmp_path, KEEP)
+    for number in range(2):
+        rows = b.batch([(str(i), f"{number}") for i in range(number, 20 + number)], RECORD, number)
+        b.stream("In").run_batch(b.turn("In", number), rows.repartition(partitions), number)
+        files = session.read.format("delta").load(b.target).inputFiles()
+        assert len(files) <= partitions * (number + 1)
+    assert len(b.rows("id")) == 21
+
+
 @pytest.mark.parametrize(
     ("rows", "schema", "reason"),
     [

@@ -106,7 +106,22 @@ class Checkpoint:
         Empty before the first commit.
         """
         committed = max(self._batches("commits"), default=None)
-        data = None if committed is None else self.read(f"offsets/{committed}")
+        return {} if committed is None else self._kafka_offsets(committed)
+
+    def kafka_records(self, batch: int) -> int:
+        """Returns the largest number of records that a planned batch of a Kafka source can have.
+
+        The records of a first batch are counted from offset 0, so the number is too large where Kafka has deleted some.
+        """
+        before = self._kafka_offsets(batch - 1)
+        return sum(
+            max(0, at - before.get(topic, {}).get(partition, 0))
+            for topic, partitions in self._kafka_offsets(batch).items()
+            for partition, at in partitions.items()
+        )
+
+    def _kafka_offsets(self, batch: int) -> dict[str, dict[int, int]]:
+        data = self.read(f"offsets/{batch}")
         if data is None:
             return {}
         said = parsed(data.splitlines()[2])  # `refuse_damage` has checked it

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkContext
 
 LOOPBACK = "127.0.0.1"
@@ -17,8 +18,8 @@ _HARMLESS_OPTIONS = ("-X", "-ea", "-da", "--add-opens", "--add-exports", "--enab
 """JVM options that hold no secret; a `-D…` or the options of an agent may. Spark's launcher checks some of them."""
 
 
-def start_jvm(settings: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
-    """Starts the JVM of this process with `settings`.
+def start_jvm(settings: Mapping[str, str], environ: MutableMapping[str, str], defaults: Mapping[str, str]) -> None:
+    """Starts the JVM of this process with `settings`, and with those of `defaults` that the user has not set elsewhere.
 
     PySpark passes each setting to `spark-submit` as `--conf key=value`. Here the settings are in a file that only this user can
     read. The file is deleted when the JVM has started. A running JVM stays as it is.
@@ -28,17 +29,27 @@ def start_jvm(settings: Mapping[str, str], environ: MutableMapping[str, str]) ->
         given = {key: _without_secrets(key, value, folder) for key, value in settings.items()}
         arguments = shlex.split(environ.get(SUBMIT_ARGUMENTS) or "pyspark-shell")
         own = folder / "spark.properties"
-        own.write_text(
-            _of_user(arguments) + "".join(f"{_escaped(k)}={_escaped(v)}\n" for k, v in given.items()),
-            encoding="latin-1",
-        )
-        more = {SUBMIT_ARGUMENTS: shlex.join(["--properties-file", str(own), "--load-spark-defaults", *arguments])}
-        if settings.get("spark.driver.bindAddress") == LOOPBACK:
+        # Of a key that stands twice Spark takes the last value.
+        of_user = _spark_defaults(environ) + _of_user(arguments)
+        own.write_text(_lines(defaults) + of_user + _lines(given), encoding="latin-1")
+        more = {SUBMIT_ARGUMENTS: shlex.join(["--properties-file", str(own), *arguments])}
+        if {**defaults, **settings}.get("spark.driver.bindAddress") == LOOPBACK:
             more["SPARK_LOCAL_IP"] = (
                 environ.get("SPARK_LOCAL_IP") or LOOPBACK
             )  # the web UI listens there, and not by bindAddress
         with _added(more, environ):
             SparkContext._ensure_initialized()
+
+
+def _lines(settings: Mapping[str, str]) -> str:
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+
+
+def _spark_defaults(environ: Mapping[str, str]) -> str:
+    """Returns the text of the user's `spark-defaults.conf`; empty if there is none."""
+    home = environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    file = Path(environ.get("SPARK_CONF_DIR") or f"{home}/conf") / "spark-defaults.conf"
+    return file.read_text(encoding="latin-1") + "\n" if file.exists() else ""
 
 
 def _of_user(arguments: list[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -124,9 +126,11 @@ def session(
         sets = ["delta", *(["kafka"] if kafka else []), *(["s3a"] if s3 else [])]
         _complete(given, sets, sources=sources, progress=progress)
         environ["JAVA_HOME"] = str(find_java(java).home)
+        defaults: dict[str, str] = {}
         if given["spark.master"].startswith("local"):
             environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        start_jvm(given, environ)
+            defaults = LOCAL_DEFAULTS | _fitting(given["spark.master"])
+        start_jvm(given, environ, defaults)
     builder = SparkSession.builder.appName(name)
     for key, value in given.items():
         builder = builder.config(key, value)
@@ -240,12 +244,25 @@ def _apply(spark: SparkSession, given: Mapping[str, str]) -> None:
 def _complete(given: dict[str, str], sets: list[str], *, sources: JarSources, progress: Progress | None) -> None:
     """Adds to `given` the settings that a new JVM needs."""
     given.setdefault("spark.master", "local[*]")
-    if given["spark.master"].startswith("local"):
-        for key, value in LOCAL_DEFAULTS.items():
-            given.setdefault(key, value)
     jars = [own_jar(), *fetch(sets, sources=sources, progress=progress)]
     given["spark.jars"] = _joined(given.get("spark.jars", ""), *map(str, jars))
     _add_delta(given, {})
+
+
+def _fitting(master: str) -> dict[str, str]:
+    """Returns settings that fit the size of this machine; Spark's and Delta's own fit a cluster.
+
+    Spark shuffles into 200 partitions, and Delta reads the state of a table in 50: on two cores that is a second per shuffle of a
+    few rows. Spark's heap is 1 GB on any machine; in local mode the executors use it, too.
+    """
+    threads = re.match(r"local\[(\d+)", master)
+    cores = int(threads[1]) if threads else 1 if master == "local" else len(os.sched_getaffinity(0))
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    return {
+        "spark.sql.shuffle.partitions": str(min(200, 4 * cores)),
+        "spark.databricks.delta.snapshotPartitions": str(min(50, cores)),
+        "spark.driver.memory": f"{min(4, max(1, memory_gb // 8))}g",
+    }
 
 
 def _adopt_submitted(given: dict[str, str]) -> None:

@@ -65,6 +65,11 @@ _NUMBERS = itertools.count()
 _OF_FILES = ("multiline", "encoding", "charset", "linesep")
 """Options of a file reader that a reader of single records does not use."""
 LINE_SAMPLE_BYTES = 1 << 20
+_PARTITION_BYTES = 16 << 20
+"""Of a micro-batch that is smaller, one task writes one file."""
+_INT_MAX = 2**31 - 1
+_RECORD_BYTES = 1 << 10
+"""The size of a record of Kafka, of which Spark knows no size."""
 TAKEN_FOOTERS_MAX = 100
 """The number of last taken files whose columns are known, in addition to those of the waiting files."""
 NOTHING_PASSED_OVER = {
@@ -334,18 +339,37 @@ def _remote_schema(spark: SparkSession, source: FilesSource) -> StructType:
         ) from error
 
 
-def placed(batch: DataFrame, source: Source) -> DataFrame:
-    """Adds to each row of a `read_stream` micro-batch its position; call it once, before anything else.
+def placed(batch: DataFrame, source: Source, records: int | None = None) -> DataFrame:
+    """Adds to each row of a `read_stream` micro-batch its position, and joins small partitions; call it once, before anything else.
 
     Lines of text are in ascending order within a split, and splits within a file; only a batch can number them, a streaming query
     cannot. The number in `_lg_position` counts the lines that one task reads: the line in the file, if the task reads one file.
+
+    The batch is written with as many files as it has partitions. Spark reads each partition of Kafka, and on many cores each file,
+    as a partition of its own, however few records it has.
+
+    Args:
+        batch: The micro-batch.
+        source: Its source.
+        records: At most so many records are in the batch; None if that is unknown. The size of files is known to Spark.
     """
-    if not isinstance(source, FilesSource) or source.format == "parquet":
-        return batch
-    in_task = F.col(f"{ORDER}.row").bitwiseAND((1 << 33) - 1).cast("string")
-    return batch.withColumn(ORDER, F.col(ORDER).withField("row", F.monotonically_increasing_id())).withColumn(
-        POSITION, F.concat_ws("#", F.col(f"{ORDER}.file"), in_task)
-    )
+    size_bytes = _size_bytes(batch) if records is None else records * _RECORD_BYTES
+    if isinstance(source, FilesSource) and source.format != "parquet":
+        in_task = F.col(f"{ORDER}.row").bitwiseAND((1 << 33) - 1).cast("string")
+        batch = batch.withColumn(ORDER, F.col(ORDER).withField("row", F.monotonically_increasing_id())).withColumn(
+            POSITION, F.concat_ws("#", F.col(f"{ORDER}.file"), in_task)
+        )
+    return batch.coalesce(min(size_bytes // _PARTITION_BYTES + 1, _INT_MAX))
+
+
+def partition_count(frame: DataFrame) -> int:
+    """Returns the number of partitions of a data frame, from its physical plan: no job is run."""
+    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+
+
+def _size_bytes(batch: DataFrame) -> int:
+    """Returns Spark's estimate of a micro-batch's size: of files their size, of other sources 2^63 - 1."""
+    return int(batch._jdf.queryExecution().analyzed().stats().sizeInBytes())
 
 
 def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int) -> DataFrame:

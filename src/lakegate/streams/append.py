@@ -21,7 +21,7 @@ from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.statement import Dml, appending
 from lakegate.spark.fitting import fitted
-from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
+from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS, partition_count
 from lakegate.streams.bad_records import (
     column,
     refusals,
@@ -51,6 +51,8 @@ class _Read:
     """The table's definition when the batch was read."""
     rows: DataFrame
     """The good records, with the source's columns."""
+    partitions: int
+    """The number of partitions of the micro-batch."""
     bad: DataFrame | None
     """Records that do not fit; None where a bad record stops the stream."""
     cached: list[DataFrame]
@@ -291,7 +293,7 @@ class AppendStream:
         cached = [rows.persist()] if is_kept or not is_strict else []
         if not is_strict:
             bad, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
-        return _Read(metadata=metadata, rows=rows, bad=bad, cached=cached)
+        return _Read(metadata=metadata, rows=rows, partitions=partition_count(batch), bad=bad, cached=cached)
 
     def _met(self, read: _Read, look: RequestsSnapshot) -> tuple[DataFrame, DataFrame | None]:
         """Returns the rows after the standing requests, and the records that the table then refuses (None: none are kept)."""
@@ -308,7 +310,7 @@ class AppendStream:
         else:
             rows = self._without_erased(self._with_standing(rows, look, metadata), look, metadata)
         if self._append.on_duplicate == "keep_first":
-            rows = self._first_of_key(rows, read.cached)
+            rows = self._first_of_key(rows, read)
         return rows.drop(*SOURCE_COLUMNS), refused
 
     def _holds(self, computed: _Computed, now: RequestsSnapshot) -> bool:
@@ -487,13 +489,15 @@ class AppendStream:
 
     # ---------------------------------------------------------------------------------------------------- duplicates
 
-    def _first_of_key(self, rows: DataFrame, cached: list[DataFrame]) -> DataFrame:
+    def _first_of_key(self, rows: DataFrame, read: _Read) -> DataFrame:
         """Returns the rows whose key is neither in the table nor earlier in the batch."""
         key = [column(name) for name in self._append.key]
+        # Without this, the window has `spark.sql.shuffle.partitions` partitions. Spark joins no small ones in cached data.
+        rows = rows.coalesce(1) if read.partitions == 1 else rows.repartition(read.partitions, *key)
         place = Window.partitionBy(*key).orderBy(ORDER)
         rows = rows.withColumn("_lg_place", F.row_number().over(place)).where("_lg_place = 1").drop("_lg_place")
         rows = rows.persist()  # read for its keys, then written
-        cached.append(rows)
+        read.cached.append(rows)
         log, target = self._context.log, self._context.target
         there = log.read_at(self._context.session, target, log.head(target))
         names = list(self._append.key)

@@ -51,6 +51,7 @@ class StreamWork:
         self._kind = kind_of(spec, table, context)
         self._is_governed = self._is_looked_at = False
         self._source = Known()
+        self._checkpoint: Checkpoint | None = None
         self._topics = Topics(context.session, spec.source) if isinstance(spec.source, KafkaSource) else None
         self._told: set[tuple[str, str]] = set()
         self._left_out: list[str] = []
@@ -129,7 +130,7 @@ class StreamWork:
         assert self._spec.checkpoint is not None, "a stream with a source has a checkpoint"
         self._required = None
         is_files = isinstance(self._spec.source, FilesSource)
-        checkpoint = Checkpoint(self._context.session, self._spec.checkpoint)
+        checkpoint = self._checkpoint = Checkpoint(self._context.session, self._spec.checkpoint)
         checkpoint.refuse_damage("files" if is_files else "kafka")
         if self._topics is not None:
             for text in self._topics.look(checkpoint):
@@ -207,7 +208,10 @@ class StreamWork:
         if self._required != batch_id:
             require_files(self._context.session, self._spec.source, self._source, batch_id)
             self._required = batch_id
-        return placed(batch, self._spec.source)
+        records = None
+        if isinstance(self._spec.source, KafkaSource) and self._checkpoint is not None:
+            records = self._checkpoint.kafka_records(batch_id)
+        return placed(batch, self._spec.source, records)
 
     def drained(self) -> tuple[str, ...]:
         there, taken, records = self._source.there, self._source.taken, self._source.records
