@@ -329,7 +329,7 @@ def _plan(world: Processes, state: State, i: int, local: int) -> Iterator[Step]:
     place = world.job_of[who]
     source, n = state.sources[place], state.sources[place].committed
     if len(source.offsets) > n:
-        batch = Batch(n, source.offsets[n], is_replay=True)
+        batch = Batch(n, source.offsets[n])
         yield (who, f"replays batch {n}"), world.move(_opened(world, state, place, who), i, go(local, batch)), False
         return
     first = source.planned
@@ -340,7 +340,7 @@ def _plan(world: Processes, state: State, i: int, local: int) -> Iterator[Step]:
     for end in ends:
         planned = source._replace(offsets=(*source.offsets, (first, end)))
         opened = _opened(world, state._replace(sources=put(state.sources, place, planned)), place, who)
-        batch = Batch(n, (first, end), is_replay=False)
+        batch = Batch(n, (first, end))
         yield (who, f"plans batch {n}, rows {first} to {end - 1}"), world.move(opened, i, go(local, batch)), False
 
 

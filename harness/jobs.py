@@ -86,8 +86,6 @@ class Batch:
     number: int
     rows: tuple[int, int]
     """First row, and the row after the last."""
-    is_replay: bool
-    """Whether `offsets/<number>` existed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +224,7 @@ def write_batch(job: Job, turn: GrantedTurn, batch: Batch, entered: frozenset[Ta
     while at < len(job.writes):
         table, step = job.writes[at]
         if table not in here:
-            opened = yield from enter_table(turn, table, is_replay=batch.is_replay, is_written=table in entered)
+            opened = yield from enter_table(turn, table, is_written=table in entered)
             if isinstance(opened, NoTable):
                 yield from perform(CreateTable(table))
                 continue

@@ -44,14 +44,14 @@ def one_integer(stored: int | None, mine: Token) -> TokenReading:
     return Applied() if stored is not None and stored >= mine.pack() else NotApplied()
 
 
-def entry_spares_own_id(found: Any, *, mine: Any, in_doubt: Any, is_replay: bool, **rest: Any) -> Any:
-    """Only others are fenced; the job's own earlier run is not, in doubt or replayed."""
-    return real_plan_entry(found, mine=mine, in_doubt=in_doubt - {mine}, is_replay=False, **rest)
+def entry_spares_own_id(found: Any, *, mine: Any, in_doubt: Any, **rest: Any) -> Any:
+    """Only others are fenced; the job's own earlier run is not."""
+    return real_plan_entry(found, mine=mine, in_doubt=in_doubt - {mine}, **rest)
 
 
-def entry_trusts_new_tables(found: Any, *, is_known: bool, is_replay: bool, **rest: Any) -> Any:
+def entry_trusts_new_tables(found: Any, *, is_known: bool, **rest: Any) -> Any:
     """A record made from nothing is taken to know who may still be writing."""
-    return real_plan_entry(found, is_known=True, is_replay=False, **rest)
+    return real_plan_entry(found, is_known=True, **rest)
 
 
 def cleared(stored: int | None, epoch: Epoch) -> int:
@@ -158,7 +158,7 @@ def gives_up_by_returning(job: Job, session: Any, nonce: Any, token_id: Any, bat
     return protocol.NotGranted(reason="", holder=None)
 
 
-def enters_in_two_breaths(turn: Any, table: Any, *, is_replay: bool, is_written: bool) -> Steps[Any]:
+def enters_in_two_breaths(turn: Any, table: Any, *, is_written: bool) -> Steps[Any]:
     """The entry commit is not made at the version that it was planned from, but at whatever comes next."""
     stored = yield from perform(ReadRecord())
     record = stored.record
@@ -172,7 +172,7 @@ def enters_in_two_breaths(turn: Any, table: Any, *, is_replay: bool, is_written:
         mine=turn.token_id,
         in_doubt=record.doubts(table),
         is_known=table in record.tables,
-        is_replay=is_replay,
+        raises_own=False,
         is_written=is_written,
     )
     while not isinstance(raised, FencedBy) and raised:
@@ -183,9 +183,9 @@ def enters_in_two_breaths(turn: Any, table: Any, *, is_replay: bool, is_written:
     return raised if isinstance(raised, FencedBy) else protocol.Entered(version=None)
 
 
-def first_write_makes_the_table(turn: Any, table: Any, *, is_replay: bool, is_written: bool) -> Steps[Any]:
+def first_write_makes_the_table(turn: Any, table: Any, *, is_written: bool) -> Steps[Any]:
     """A table that does not exist is taken to need no entry."""
-    opened = yield from real_enter_table(turn, table, is_replay=is_replay, is_written=is_written)
+    opened = yield from real_enter_table(turn, table, is_written=is_written)
     return protocol.Entered(version=None) if isinstance(opened, protocol.NoTable) else opened
 
 
@@ -402,22 +402,3 @@ def test_the_simulator_finds_a_planted_bug(bug: str) -> None:
         found = explore(scenario)
     assert plant.says in found.violation, found
     assert found.trace
-
-
-def replay_is_nothing_special(found: Any, *, is_replay: bool, **rest: Any) -> Any:
-    """A replay's own id is raised only when it is in doubt."""
-    return real_plan_entry(found, is_replay=False, **rest)
-
-
-def own_doubt_is_nothing_special(found: Any, *, mine: Any, in_doubt: Any, **rest: Any) -> Any:
-    """The own id is raised only on a replay."""
-    return real_plan_entry(found, mine=mine, in_doubt=in_doubt - {mine}, **rest)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("plan_entry", [replay_is_nothing_special, own_doubt_is_nothing_special])
-def test_two_nets_cover_for_each_other(plan_entry: Any) -> None:
-    """Fencing the own id when in doubt, and on a replay: either alone is enough for these faults."""
-    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "expire")
-    with planted(protocol, "plan_entry", plan_entry):
-        assert explore(scenario).violation == ""

@@ -71,9 +71,9 @@ class Bench:
         return [event for event in self.seen.events if isinstance(event, TurnEnded)]
 
 
-def take(coordinator: Coordinator, query: str, batch: int, *, digest: str = "d", is_replay: bool = False):
+def take(coordinator: Coordinator, query: str, batch: int, *, digest: str = "d"):
     """A turn on T, entered, at `batch`."""
     turn = coordinator.take(token_id=query_token(query), query_id=query, batch=batch, tables=(T,))
-    turn.next_batch(batch, digest, is_replay=is_replay)
+    turn.next_batch(batch, digest)
     turn.enter(T)
     return turn

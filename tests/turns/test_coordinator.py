@@ -60,7 +60,7 @@ def test_tables_are_entered_at_the_same_time() -> None:
     for table in tables:
         bench.log.put(table, query_token("other"), 1 << 40, StepMark(name="x", offsets_sha256=None))
     turn = bench.job("A").take(token_id=query_token("q"), query_id="q", batch=0, tables=tuple(tables))
-    turn.next_batch(0, "d", is_replay=False)
+    turn.next_batch(0, "d")
     all_read, read = threading.Barrier(3, timeout=10), bench.log.read_tokens
 
     def read_together(table: TableLocation) -> TableTokens:
@@ -129,7 +129,7 @@ def test_a_zombie_is_fenced_by_its_successor() -> None:
     old = bench.job("A")
     turn = take(old, "q", 0)
     turn.write(T, step=0, name="append", statement=bench.put)
-    turn.next_batch(1, "e", is_replay=False)
+    turn.next_batch(1, "e")
     assert old._session is not None
     bench.store._end(old._session)  # the store forgets it, the process goes on
     new = bench.job("B", jvm=2)
@@ -253,7 +253,7 @@ def test_a_checkpoint_that_went_back_halts() -> None:
     turn = take(first, "q", 5)
     turn.write(T, step=0, name="append", statement=bench.put)
     turn.complete()
-    turn = take(first, "q", 4, is_replay=True)
+    turn = take(first, "q", 4)
     with pytest.raises(CheckpointMismatch, match="went back"):
         turn.write(T, step=0, name="append", statement=bench.put)
 
@@ -266,7 +266,7 @@ def test_other_offsets_or_another_step_under_a_written_token_halt(name: str, dig
     turn = take(first, "q", 0)
     turn.write(T, step=0, name="append", statement=bench.put)
     turn.abandon(None)
-    turn = take(first, "q", 0, digest=digest, is_replay=True)
+    turn = take(first, "q", 0, digest=digest)
     with pytest.raises(CheckpointMismatch, match="written to /t before"):
         turn.write(T, step=0, name=name, statement=bench.put)
 

@@ -101,7 +101,7 @@ def entry(tokens: dict[TokenId, int], **changes: object) -> dict[TokenId, int] |
         "mine": ME,
         "in_doubt": frozenset(),
         "is_known": True,
-        "is_replay": False,
+        "raises_own": False,
         "is_written": False,
     }
     return plan_entry(tokens, **{**settings, **changes})
@@ -117,7 +117,7 @@ def test_what_an_entry_commit_raises() -> None:
     tokens = {ME: number(8, 3), OTHER: number(7, 5, 2), THIRD: number(6, 1)}
     assert entry(tokens, in_doubt=frozenset({OTHER})) == {OTHER: number(9, 5, 2)}
     assert entry(tokens, in_doubt=frozenset({TokenId("lakegate/unseen")})) == {"lakegate/unseen": number(9, -1)}
-    assert entry(tokens, is_replay=True) == {ME: number(9, 3)}
+    assert entry(tokens, raises_own=True) == {ME: number(9, 3)}
     assert entry({OTHER: number(7, 5)}) == {ME: number(9, -1)}
     assert entry(tokens, is_known=False) == {
         ME: number(9, 3),
@@ -144,12 +144,12 @@ def test_a_later_turn_or_a_twin_refuses_the_entry() -> None:
 
 @given(STORED, st.frozensets(st.sampled_from([ME, OTHER, THIRD])), st.booleans(), st.booleans(), st.booleans())
 def test_an_entry_commit_raises_epochs_and_keeps_what_was_applied(
-    tokens: dict[TokenId, int], in_doubt: frozenset[TokenId], is_known: bool, is_replay: bool, is_written: bool
+    tokens: dict[TokenId, int], in_doubt: frozenset[TokenId], is_known: bool, is_written: bool, raises_own: bool
 ) -> None:
     """Whatever is asked: low bits as stored, every number at my epoch, all ids in doubt among them."""
     epoch = Epoch(min(EPOCH_MAX, highest_epoch(tokens) + 1))
     raised = entry(
-        tokens, epoch=epoch, in_doubt=in_doubt, is_known=is_known, is_replay=is_replay, is_written=is_written
+        tokens, epoch=epoch, in_doubt=in_doubt, is_known=is_known, is_written=is_written, raises_own=raises_own
     )
     if isinstance(raised, FencedBy):
         assert raised.epoch >= epoch

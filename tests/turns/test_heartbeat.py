@@ -253,6 +253,6 @@ def test_a_gate_that_knows_a_later_turn_lets_no_earlier_one_in() -> None:
     bench.gate = gate
     gate.grant(T, JobName("other"), 10_000, 1)
     turn = bench.job("A").take(token_id=query_token("q"), query_id="q", batch=0, tables=(T,))
-    turn.next_batch(0, "d", is_replay=False)
+    turn.next_batch(0, "d")
     with pytest.raises(Fenced):
         turn.enter(TableLocation(T))

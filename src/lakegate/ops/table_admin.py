@@ -274,7 +274,7 @@ class RequestDesk:
             contextlib.closing(Site.open(session, url=pipeline.coordinator.url, storage=pipeline.storage)) as site,
             adhoc_turn(site, pipeline, self._stream, token_id, (location,)) as turn,
         ):
-            turn.next_batch(last_batch(site, token_id, (location,)) + 1, None, is_replay=False)
+            turn.next_batch(last_batch(site, token_id, (location,)) + 1, None)
             return work(turn)
 
     def refuse_unless_in(self, states: Sequence[str], ids: Sequence[str]) -> None:
@@ -352,10 +352,10 @@ class StreamDesk:
     def _send(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
         letters, kind, number, sent = self._letters, self._kind(), turn.batch, Sent()
         for batch in letters.pending():
-            turn.next_batch(batch, None, is_replay=True)
+            turn.next_batch(batch, None)
             sent += letters.send(turn, batch, kind.run_batch)
             number = max(number, batch + 1)
-        turn.next_batch(number, None, is_replay=False)
+        turn.next_batch(number, None)
         if letters.mark(turn, ids, corrections, number):
             sent += letters.send(turn, number, kind.run_batch)
         return sent
@@ -363,7 +363,7 @@ class StreamDesk:
     def _send_requests(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
         """Stores requests again, and applies them in a batch without records; after a kill the stream's next batch applies them."""
         count = resend_requests(turn, self._context, self._stream, ids, corrections)
-        turn.next_batch(turn.batch + 1, None, is_replay=False)
+        turn.next_batch(turn.batch + 1, None)
         nothing = self._letters.no_records()
         self._kind().run_batch(SentAgain(turn, self._stream.name), nothing, turn.batch)
         rows = RequestTable(self._context.session, self._context.log, self._context.requests_of(self._stream)).rows(
@@ -384,5 +384,5 @@ class StreamDesk:
         ):
             turn.acts_as = self._stream.name  # as its helpers do
             tables = (context.target, context.requests_of(self._stream), self._letters.location)
-            turn.next_batch(last_batch(site, token_id, tables) + 1, None, is_replay=False)
+            turn.next_batch(last_batch(site, token_id, tables) + 1, None)
             return work(turn)

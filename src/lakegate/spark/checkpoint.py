@@ -56,15 +56,14 @@ class Checkpoint:
                 path=self.location,
             ) from error
 
-    def look(self) -> tuple[CheckpointView, int | None]:
-        """Returns the last batch in the commit log; and the open batch, which an earlier run planned and did not finish, if any.
+    def look(self) -> CheckpointView:
+        """Returns the last batch in the commit log, and whether an earlier run planned a batch and did not finish it.
 
         A query that starts now runs the open batch again.
         """
         committed = max(self._batches("commits"), default=-1)
         planned = max(self._batches("offsets"), default=-1)
-        is_open = planned > committed
-        return CheckpointView(last_committed=committed, is_batch_open=is_open), planned if is_open else None
+        return CheckpointView(last_committed=committed, is_batch_open=planned > committed)
 
     def is_committed(self, batch: int) -> bool:
         """Returns True if the batch is in the commit log."""

@@ -104,7 +104,7 @@ class StockTurns:
         )
         try:
             turn.needs_tokens = False  # stock writers know no tokens: the stock sink writes exactly once
-            turn.next_batch(0, None, is_replay=False)
+            turn.next_batch(0, None)
             turn.enter(table)  # opens the gate, before its own commit
             awaited = before + len(turn.versions.get(table, ())) + 1
             deadline_s = time.monotonic() + PUT_S

@@ -228,10 +228,9 @@ class Job:
         try:
             # The entry notices a loss before this line, because it checks that the turn is still held.
             with Gate(self._spark).acting(self.name), jobs.running():
-                # Only the caller knows whether this number was tried before. Assuming a replay is always safe.
-                self._enter(held, is_replay=True)
+                self._enter(held)
                 number = self._next_batch(token_id) if batch_id is None else batch_id
-                held.next_batch(number, None, is_replay=False)
+                held.next_batch(number, None)
                 self._own_turn = Turn(held, self._spark, self._tables)
                 with self._own_turn.whole():
                     yield self._own_turn
@@ -285,13 +284,13 @@ class Job:
         """Ends this run of the job."""
         self._coordinator.close()
 
-    def _enter(self, held: HeldTurn, *, is_replay: bool = False) -> None:
+    def _enter(self, held: HeldTurn) -> None:
         if not self._is_looked_at:
             for table in self._tables:
                 refuse_lost(self._spark, self._log, table)
             self._is_looked_at = True
         for table in self._tables:
-            if not held.enter(table, is_replay=is_replay):
+            if not held.enter(table):
                 raise InvalidRequest(
                     f"{table} does not exist, and a first write that makes it could not be fenced; nothing was done",
                     advice="Make it first, empty: CREATE TABLE delta.`PATH` (…) USING delta",

@@ -69,7 +69,6 @@ class RunningQuery:
         self._turn: HeldTurn | None = None
         self._error: BaseException | None = None
         self._is_stopped = False
-        self._open_batch: int | None = None
         self._query_id: str | None = None
         self._checkpoint: Checkpoint | None = None
         self._query: StreamingQuery | None = None
@@ -127,7 +126,7 @@ class RunningQuery:
         self._checkpoint = Checkpoint(self._spark, location)
         self._query_id = self._checkpoint.query_id()
         self._check_query_id(self._query_id)
-        view, self._open_batch = self._checkpoint.look()
+        view = self._checkpoint.look()
         self._coordinator.begin(view)
         leave_failures_to_us(self._spark)
         with self._guard:  # a batch may start before this thread has its query
@@ -175,7 +174,7 @@ class RunningQuery:
         with keeping_up(job, gate, coordinator.job, batch.sparkSession, coordinator.before) as has_come:
             turn = self._turn = self._take(self._query_id, batch_id)
             has_come()
-            turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)
+            turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id))
             with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=batch_id):
                 self._job.run_batch(turn, batch, batch_id)
             turn.check()

@@ -111,7 +111,6 @@ class Supervisor:
         self._error: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._sweep_jobs: TurnJobs | None = None
-        self._open_batch: int | None = None
         self._query_id: str | None = None
         self._checkpoint: Checkpoint | None = None
         self._stop = threading.Event()
@@ -311,7 +310,7 @@ class Supervisor:
         checkpoint = self._checkpoint
         self._query_id = checkpoint.query_id()
         self._check_query_id(self._query_id)
-        view, self._open_batch = checkpoint.look()
+        view = checkpoint.look()
         self._coordinator.begin(view)
         self._work.prepare()
         self._turn = self._error = None
@@ -394,7 +393,7 @@ class Supervisor:
                     )
                     has_come()
                 turn = self._turn
-                turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)
+                turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id))
                 with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=batch_id):
                     rows = self._work.run_batch(turn, batch, batch_id)
                 turn.check()
@@ -430,7 +429,7 @@ class Supervisor:
                     turn.enter(table)
                 stored = [self._log.read_tokens(table).tokens.get(token_id) for table in tables]
                 batch = max((unpack(number).batch for number in stored if number is not None), default=-1) + 1
-                turn.next_batch(batch, None, is_replay=False)
+                turn.next_batch(batch, None)
                 with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=None):
                     self._work.run_sweep(turn, batch)
             turn.check()

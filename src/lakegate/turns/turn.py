@@ -55,7 +55,7 @@ class HeldTurn:
         self._first_write_at_ms: int | None = None
         self._commit_log_at_ms: int | None = None
         self._is_replayed = False
-        self._batch, self._is_replay = -1, False
+        self._batch = -1
         self._offsets_sha256: str | None = None
         self._is_over = False
         self.acts_as: str = turn.job
@@ -105,25 +105,24 @@ class HeldTurn:
         self._driver.check()
         self._driver.check_noted(Mark(self._turn.epoch, self._turn.nonce))
 
-    def next_batch(self, batch: int, offsets_sha256: str | None, *, is_replay: bool) -> None:
+    def next_batch(self, batch: int, offsets_sha256: str | None) -> None:
         """Starts micro-batch `batch`: the following steps belong to it.
 
         Args:
             batch: Its number in the checkpoint.
             offsets_sha256: SHA-256 of the bytes of `offsets/<batch>`, hex; None without a checkpoint.
-            is_replay: An earlier run planned the batch, and may still be writing it.
         """
         self.check()
-        self._batch, self._offsets_sha256, self._is_replay = batch, offsets_sha256, is_replay
+        self._batch, self._offsets_sha256 = batch, offsets_sha256
         self._batches.append(batch)
 
-    def enter(self, table: TableLocation, *, is_replay: bool = False) -> bool:
+    def enter(self, table: TableLocation, *, raises_own: bool = False) -> bool:
         """Makes `table` refuse every earlier turn, before the first read or write of it in this turn. Idempotent; several
         threads may enter different tables.
 
         Args:
             table: The path of the table.
-            is_replay: An earlier run may have tried this batch, though the checkpoint does not show it.
+            raises_own: The own id is raised in any case, see `plan_entry`.
 
         Returns:
             False if there is no such table: create it, empty, and then enter it. A first write that creates the table could
@@ -138,9 +137,7 @@ class HeldTurn:
         self.check()
         self.let_through(table)
         entered = self._driver.run(
-            protocol.enter_table(
-                self._turn, table, is_replay=is_replay or self._is_replay, is_written=table in self._written
-            )
+            protocol.enter_table(self._turn, table, is_written=table in self._written, raises_own=raises_own)
         )
         match entered:
             case protocol.Entered(version=version):
@@ -245,7 +242,7 @@ class HeldTurn:
         self._is_replayed = True
         if self._driver.seen[table].tokens.get(self._turn.token_id, 0) < token.pack():
             self._entered.discard(table)
-            self.enter(table, is_replay=True)
+            self.enter(table, raises_own=True)
         return True
 
     def end_step(self, table: TableLocation, *, step: int, name: str) -> None:

@@ -196,7 +196,7 @@ class RequestTables:
         done = dict(_applied_batches(self._context.log.read_tokens(self._context.target).tokens))
         if stream.checkpoint is not None and (token := self._query_of(stream)) is not None:
             with suppress(LakegateError):  # the stream itself reports it
-                last = Checkpoint(self._context.session, stream.checkpoint).look()[0].last_committed
+                last = Checkpoint(self._context.session, stream.checkpoint).look().last_committed
                 done[token] = max(last, done.get(token, -1))
         return done
 

@@ -130,7 +130,7 @@ def plan_entry(
     mine: TokenId,
     in_doubt: frozenset[TokenId],
     is_known: bool,
-    is_replay: bool,
+    raises_own: bool,
     is_written: bool,
 ) -> dict[TokenId, int] | FencedBy:
     """Plans the entry commit of a turn on one table. Returns id → number; empty if nothing is to be raised.
@@ -142,7 +142,7 @@ def plan_entry(
         mine: The token id with which this turn writes.
         in_doubt: Ids that a dead or unclean turn may still write with on this table.
         is_known: The lock record lists the table; if not, every id in the table is in doubt.
-        is_replay: The batch was planned by an earlier run, which may still be writing it.
+        raises_own: The own id is raised in any case, so that stock Delta skips a statement that an earlier turn has applied.
         is_written: This turn has committed to this table already, so my epoch in the table is my own.
 
     Returns:
@@ -157,7 +157,7 @@ def plan_entry(
     if not is_known:
         raised |= {*tokens, lock_token(lock)}
     is_far_above = epoch - highest_epoch(tokens) >= UNTRACED_MAX
-    if is_replay or mine not in tokens or (is_far_above and not is_written):
+    if raises_own or mine not in tokens or (is_far_above and not is_written):
         raised.add(mine)
     return {token_id: _with_epoch(tokens.get(token_id), epoch) for token_id in sorted(raised)}
 

@@ -290,15 +290,15 @@ class NoTable:
 
 
 def enter_table(
-    turn: GrantedTurn, table: TableLocation, *, is_replay: bool, is_written: bool
+    turn: GrantedTurn, table: TableLocation, *, is_written: bool, raises_own: bool = False
 ) -> Steps[Entered | NoTable | FencedBy | NotHolder]:
     """Makes the table refuse every earlier turn, before this turn reads or writes it.
 
     Args:
         turn: My turn.
         table: One of the turn's tables; a table that the grant does not list is added first.
-        is_replay: The batch was planned by an earlier run.
         is_written: This turn has committed to the table before.
+        raises_own: See `plan_entry`.
     """
     while True:
         stored = yield from perform(ReadRecord())
@@ -319,7 +319,7 @@ def enter_table(
             mine=turn.token_id,
             in_doubt=record.doubts(table),
             is_known=is_known,
-            is_replay=is_replay,
+            raises_own=raises_own,
             is_written=is_written,
         )
         if isinstance(raised, FencedBy):
