@@ -296,7 +296,7 @@ FOUND = {
         "SELECT /*+ REPARTITION(1) */ * FROM VALUES (0, 'zero'), (1, 'one')",
         (),
         (
-            "MERGE INTO {t} t USING (SELECT * FROM VALUES (0, 'a'), (1, 'b') AS v(i, s)) s ON t.i = s.i AND t.i = 5 "
+            "MERGE INTO {t} t USING (SELECT * FROM VALUES (0, 'a'), (1, 'b') AS v(i, s)) s ON t.i = s.i AND t.i = 1 "
             "AND CAST(t.i AS STRING) = '6' WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *",
         ),
         "UTC",
