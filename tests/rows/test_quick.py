@@ -281,6 +281,8 @@ def test_verify_commits_what_stock_delta_does_and_refuses_a_difference(session: 
             INSERTS[0],
             INSERTS[1],
             "UPDATE {t} SET d = DATE'2000-01-01' WHERE id = -1",
+            "MERGE INTO {t} t USING (SELECT 1 AS id) s ON t.id = s.id AND t.id = 1 AND CAST(t.id AS STRING) = '6' "
+            "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id + 900)",
         ):
             session.sql(text.format(t=f"delta.`{pair.stock}`"))
             done: Any = lakegate.sql(session, text.format(t=f"delta.`{pair.quick}`"))
