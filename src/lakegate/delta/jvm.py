@@ -283,6 +283,11 @@ class Jvm:
         return Statics(getattr(self.root, f"{OURS}.quick.QuickStatement"))
 
     @cached_property
+    def feed(self) -> Any:
+        """The class that reads the rows of small commits."""
+        return Statics(getattr(self.root, f"{OURS}.quick.FeedRows"))
+
+    @cached_property
     def hadoop_conf(self) -> Any:
         """File system settings of the session, as of the first use of this property."""
         return self.jsession.sessionState().newHadoopConf()

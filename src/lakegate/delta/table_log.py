@@ -282,6 +282,14 @@ class DeltaTableLog:
             LogGone: The log was cleaned up beyond `after` + 1.
             Unavailable: The log could not be read.
         """
+        return [parse_commit(version, text) for version, text in self.texts(table, after, upto)]
+
+    def texts(self, table: TableLocation, after: Version, upto: Version) -> list[tuple[Version, str]]:
+        """Returns the texts of the commits `after` + 1 … `upto`, in order; no Spark job.
+
+        Raises:
+            LogGone, Unavailable: See `commits`.
+        """
         found = []
         try:
             log = self._jvm.delta_log(table)
@@ -289,7 +297,7 @@ class DeltaTableLog:
                 text = self._text(table, log, Version(number))
                 if text is None:
                     raise LogGone(table=table, version=number)
-                found.append(parse_commit(Version(number), text))
+                found.append((Version(number), text))
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
         return found

@@ -7,13 +7,14 @@ first, then its inserted rows. Data that can no longer be read is an error with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakegate.delta.change_feed import changed_rows
 from lakegate.delta.commit_file import Commit
 from lakegate.delta.jvm import JVM_ERRORS
 from lakegate.delta.table_log import DeltaTableLog, LogGone
@@ -47,9 +48,14 @@ class TableFeed:
     start: Literal["snapshot", "latest"] | int
     """Where to begin: with all rows, after the newest version, or at a version."""
 
+    _log: DeltaTableLog = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_log", DeltaTableLog(self.spark))
+
     def fingerprint(self) -> object:
         """Changes with each commit."""
-        return DeltaTableLog(self.spark).head(self.location)
+        return self._log.head(self.location)
 
     def close(self) -> None:
         """Does nothing: the session belongs to its owner."""
@@ -60,7 +66,7 @@ class TableFeed:
         # An initial load continues with the version that it began with.
         begun = until if after < 0 and place is None else place
         facts = source_position.read(source_position.DELTA, after, begun)
-        log = DeltaTableLog(self.spark)
+        log = self._log
         if not facts and log.head(self.location) < 0:
             return  # a stream of the same configuration file may be about to create the table
         now = log.metadata(self.location)
@@ -90,7 +96,7 @@ class TableFeed:
 
     def snapshot(self) -> Change:
         """Returns all current rows as one change that replaces the target's rows."""
-        now = DeltaTableLog(self.spark).metadata(self.location)
+        now = self._log.metadata(self.location)
         version, here = int(now.version), source_position.written(source_position.DELTA, {"table": now.id})
         return self._many(self._snapshot(version).withColumn(COME, F.lit(True)), version, here, is_whole=True)
 
@@ -131,7 +137,7 @@ class TableFeed:
 
     def _large(self, after: int, last: int) -> list[int]:
         try:
-            commits = DeltaTableLog(self.spark).commits(self.location, Version(after), Version(last))
+            commits = self._log.commits(self.location, Version(after), Version(last))
         except LogGone:
             return []  # reading the feed reports the missing files
         return [int(one.version) for one in commits if _is_large(one)]
@@ -159,7 +165,10 @@ class TableFeed:
 
     def _changed(self, first: int, last: int) -> Iterator[dict[str, Any]]:
         def rows() -> Iterator[dict[str, Any]]:
-            yield from read_rows(self._feed(first, last), ("_commit_version", COME))
+            order = ("_commit_version", COME)
+            small = changed_rows(self.spark, self._log, self.location, Version(first - 1), Version(last), order)
+            frame = self._feed(first, last) if small is None else small
+            yield from read_rows(frame, order, is_local=small is not None)
 
         return self._images(rows, first, last)
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType, TimestampType
 
@@ -26,12 +26,16 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Decoder = Callable[[Any], Any]
 
 
-def read_rows(frame: DataFrame, order: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a DataFrame, sorted by some of its columns."""
+def read_rows(frame: DataFrame, order: Sequence[str], *, is_local: bool = False) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a DataFrame, sorted by some of its columns. With `is_local` the driver has them: no Spark job is run."""
     fields = frame.schema.fields
-    frame = frame.sort(*order) if order else frame
     names, decoders = [one.name for one in fields], [_decoder(one.dataType) for one in fields]
-    rows = frame.select(*_coded(fields)).toLocalIterator(prefetchPartitions=True)
+    rows: Iterable[Row]
+    if is_local:
+        rows = sorted(frame.selectExpr(*_coded(fields)).collect(), key=lambda row: [row[name] for name in order])
+    else:
+        frame = frame.sort(*order) if order else frame
+        rows = frame.selectExpr(*_coded(fields)).toLocalIterator(prefetchPartitions=True)
     return (dict(zip(names, row, strict=True)) for row in _decoded(rows, decoders))
 
 
@@ -48,17 +52,16 @@ def _decoded(rows: Iterable[Row], decoders: Sequence[Decoder | None]) -> Iterato
         yield values
 
 
-def _coded(fields: Sequence[StructField]) -> list[Column]:
-    return [_column(one.name, one.dataType).alias(one.name) for one in fields]
+def _coded(fields: Sequence[StructField]) -> list[str]:
+    return [f"{_column(quoted(one.name), one.dataType)} AS {quoted(one.name)}" for one in fields]
 
 
-def _column(name: str, kind: DataType) -> Column:
-    column = F.col(quoted(name))
+def _column(name: str, kind: DataType) -> str:
     if isinstance(kind, TimestampType):
-        return F.unix_micros(column)  # as a number: PySpark would convert to the machine's time zone
+        return f"unix_micros({name})"  # as a number: PySpark would convert to the machine's time zone
     if isinstance(kind, StructType | ArrayType | MapType) or kind.typeName() == "variant":
-        return F.to_json(column)
-    return column
+        return f"to_json({name})"
+    return name
 
 
 def _decoder(kind: DataType) -> Decoder | None:
@@ -94,7 +97,7 @@ class ManyFrameRows:
         for row in counts:
             parts[row["part"]] += row["count"]
         return cls(
-            frame=frame.select(COME, *_coded(fields)),
+            frame=frame.selectExpr(COME, *_coded(fields)),
             columns=tuple(one.name for one in fields),
             decoders=(None, *(_decoder(one.dataType) for one in fields)),
             parts=parts,

@@ -80,7 +80,7 @@ final class FileRows {
   }
 
   /** What is left to read. */
-  private static final class Budget {
+  static final class Budget {
     private int files;
     private long bytes;
 
@@ -181,10 +181,21 @@ final class FileRows {
     return found;
   }
 
+  /** The rows of a file that match and are not marked; if there are `places`, only those of them. */
+  Found rows(AddFile file, RoaringBitmapArray places) throws Exception {
+    Found found = new Found(file, places, false);
+    find(found);
+    return found;
+  }
+
+  /** The rows that the vector of a file marks as deleted. */
+  RoaringBitmapArray marked(AddFile file) throws Exception {
+    if (file.deletionVector() == null) return new RoaringBitmapArray();
+    return StoredBitmap.create(file.deletionVector(), root).load(new HadoopFileSystemDVStore(conf));
+  }
+
   private void find(Found found) throws Exception {
-    if (found.file.deletionVector() != null) {
-      found.marked = StoredBitmap.create(found.file.deletionVector(), root).load(new HadoopFileSystemDVStore(conf));
-    }
+    found.marked = marked(found.file);
     if (found.isCertain) {
       found.matched = found.places;
       found.matched.andNot(found.marked);

@@ -4,4 +4,5 @@ public class Metadata {
   public static native Metadata empty();
 
   public native boolean contains(String a);
+  public native String getString(String a);
 }
