@@ -1,4 +1,4 @@
-"""Spark's share of a micro-batch: one changed row carried to PostgreSQL from a table's change data feed, and from memory.
+"""Carries one changed row to PostgreSQL: from a table's change data feed, and from memory.
 
 The same statements apply the same changes to two tables of one server, in interleaved pairs.
 """

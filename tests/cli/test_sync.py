@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import lakegate as lg
+from lakegate.cli.sync import wait_for_news
 from lakegate.demo.database_servers import fresh_postgres
 from lakegate.errors import InvalidRequest
 from tests.cli.command import lakegate, state_of
@@ -177,6 +179,28 @@ def test_a_follower_applies_new_changes_until_it_is_stopped(tmp_path: Path) -> N
             assert json.loads(process.stdout.readline())["event"] == "SyncReport"
             assert process.wait(timeout=30) == code
     assert people(tmp_path) == [(1, "b"), (2, "a"), (9, "z")]
+
+
+def test_an_idle_run_asks_again_until_there_is_news_or_a_pass_is_due() -> None:
+    """Only sources that are cheap to ask are asked between two passes."""
+
+    class Asked:
+        def __init__(self, poll_s: float, news_at: int) -> None:
+            self.poll_s, self.news_at, self.count = poll_s, news_at, 0
+
+        def has_news(self) -> bool:
+            self.count += 1
+            return self.count == self.news_at
+
+    near, far, silent = Asked(0.001, 3), Asked(1.0, 1), Asked(0.3, 100)
+    wait_for_news([near, far], threading.Event())
+    assert (near.count, far.count) == (3, 0)
+    wait_for_news([silent], threading.Event())
+    assert 1 <= silent.count <= 3
+    ended = threading.Event()
+    ended.set()
+    wait_for_news([near], ended)
+    assert near.count == 3
 
 
 def test_parquet_files_go_to_the_table_that_the_file_names(tmp_path: Path) -> None:

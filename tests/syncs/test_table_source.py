@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from lakegate.config import Pipeline, parse
 from lakegate.demo.database_servers import Database, fresh_postgres, fresh_sqlite
 from lakegate.errors import CheckpointMismatch, InvalidRequest
-from lakegate.syncs.session import SyncSession
+from lakegate.syncs.session import Carrier, SyncSession
 from lakegate.syncs.sources import delta_cdf
 from lakegate.syncs.targets import sql_target as sql_target
 from tests.syncs.commits import Ended, counted
@@ -95,6 +95,28 @@ def test_a_table_is_loaded_and_then_followed(lake: Lake) -> None:
     lake.database.execute("INSERT INTO people (id, email) VALUES (9, 'x')")
     with lake.opened() as sync:  # a table without rows has one that is too many
         assert [(one.at_source, one.extra) for one in sync.verify(5).tables] == [(0, 1)]
+
+
+def test_an_idle_sync_notices_a_commit_before_its_next_pass(lake: Lake) -> None:
+    """A table on a local disk is asked every 100 ms, unless the file says otherwise; a pass that misses nothing follows."""
+    lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
+    lake.sql("INSERT INTO @ VALUES (1, 'a')")
+    with lake.opened(", poll: 2s") as sync:
+        assert sync.poll_s == 2
+    with lake.opened() as sync:
+        assert sync.poll_s == 0.1
+        carrier = Carrier(sync, is_patient_from_the_start=True)
+        assert [one.through for one in carrier.carry()] == [1]
+        assert not carrier.has_news()
+        lake.sql("INSERT INTO @ VALUES (2, 'b')")
+        assert carrier.has_news()
+        passed = carrier.carry()
+        assert next(passed).through == 2
+        lake.sql("INSERT INTO @ VALUES (3, 'c')")  # within the pass, which may not have seen it
+        assert list(passed) == []
+        assert carrier.has_news()
+        assert [one.through for one in carrier.carry()] == [3]
+        assert not carrier.has_news()
 
 
 def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
@@ -31,7 +32,6 @@ sync = typer.Typer(help="Keep databases in sync with a source of changes.", no_a
 app.add_typer(sync, name="sync")
 
 NAME = typer.Argument(None, metavar="[NAME]", help="A sync of the file. Default: all.")
-LOOK_EVERY_S = 1.0
 TROUBLES_SHOWN = 20
 
 
@@ -65,7 +65,8 @@ def run_command(
     output: Output = OUTPUT,
     is_child: bool = typer.Option(False, "--child", hidden=True),
 ) -> None:
-    """Apply changes, batch by batch, from the target's position. Without --once or --until-idle: read again every second.
+    """Apply changes, batch by batch, from the target's position. Without --once or --until-idle: follow the source,
+    which is asked for more at the interval `poll`.
 
     SIGINT or SIGTERM ends it after the current batch; a second signal at once. In both cases no row is lost or duplicated.
     """
@@ -230,8 +231,30 @@ def _carry(
         is_waiting = any(carrier.is_waiting for _, carrier in left.values())
         if until_idle and not applied and not is_waiting:
             return
-        if not applied:
-            stop.wait(min(LOOK_EVERY_S, WAIT_S) if is_waiting else LOOK_EVERY_S)
+        if is_waiting and not applied:
+            stop.wait(WAIT_S)
+        elif left and not applied:
+            wait_for_news([carrier for _, carrier in left.values()], stop)
+
+
+class Follower(Protocol):
+    """A sync whose source can be asked for news; see `Carrier`."""
+
+    @property
+    def poll_s(self) -> float: ...
+
+    def has_news(self) -> bool: ...
+
+
+def wait_for_news(carriers: Sequence[Follower], stop: threading.Event) -> None:
+    """Waits until a source has something new: that of the shortest interval is asked again and again, the others by a pass."""
+    from lakegate.syncs.session import POLL_S
+
+    poll_s = min(carrier.poll_s for carrier in carriers)
+    until_s = time.monotonic() + max(poll_s, POLL_S)
+    while not stop.wait(poll_s) and time.monotonic() < until_s:
+        if any(carrier.has_news() for carrier in carriers if carrier.poll_s < POLL_S):
+            return
 
 
 def _one_pass(name: str, carrier: Carrier, count: SyncReport, stop: threading.Event, output: Output) -> int:

@@ -61,6 +61,7 @@ class SyncKeys(TypedDict, total=False):
     ddl: str
     foreign_key_actions: str
     patience: str
+    poll: str
     source_dsn: str
 
 

@@ -17,7 +17,8 @@ from lakegate.config import (
     SyncSpec,
     TableSource,
 )
-from lakegate.errors import InvalidRequest, Unavailable
+from lakegate.delta.local_files import local_path
+from lakegate.errors import InvalidRequest, LakegateError, Unavailable
 from lakegate.syncs.adapters import Source, open_source, open_source_rows, open_target
 from lakegate.syncs.patience import Patience
 from lakegate.syncs.plan import source_position
@@ -54,6 +55,8 @@ SECOND_LOOK_MAX = 10_000
 """The maximum number of differences of a table that are checked twice, or repaired together."""
 SECOND_LOOK_S = 2.0
 ROUNDS_MAX = 100
+POLL_S, LOCAL_POLL_S = 1.0, 0.1
+"""How often an idle sync asks its source for something new; and a table on a local disk, which costs one listing."""
 WAIT_S = 0.2
 """The pause between checks whether the next attempt is due."""
 
@@ -100,6 +103,19 @@ class Carrier:
         self._is_patient = is_patient_from_the_start
         self._patience = Patience(session.patience_s)
         self._passes: Iterator[Iterator[AppliedBatch]] | None = None
+        self._newest: object = None
+
+    @property
+    def poll_s(self) -> float:
+        """See `SyncSession.poll_s`."""
+        return self._session.poll_s
+
+    def has_news(self) -> bool:
+        """Returns True if the source has changed since the last pass began, or cannot say."""
+        try:
+            return self._session.newest() != self._newest
+        except LakegateError:
+            return True  # the next pass reports the error, or waits
 
     @property
     def is_waiting(self) -> bool:
@@ -118,6 +134,7 @@ class Carrier:
         try:
             if self._passes is None:
                 self._passes = self._session.passes()
+            self._newest = self._session.newest() if self._session.poll_s < POLL_S else None
             batches = next(self._passes)
             self._is_patient = True
             for applied in batches:
@@ -163,6 +180,19 @@ class SyncSession:
         if self._opened is None:  # a query of the target alone needs no source, and no Spark
             self._opened = open_source(self._pipeline, self._spec, self._spark)
         return self._opened
+
+    @property
+    def poll_s(self) -> float:
+        """The interval in seconds at which an idle sync asks its source for something new."""
+        if self._spec.poll_ms is not None:
+            return self._spec.poll_ms / 1000
+        if isinstance(self._spec.source, TableSource):
+            from lakegate.syncs.sources.delta_cdf import TableFeed
+
+            source = self._source
+            if isinstance(source, TableFeed) and local_path(source.location) is not None:
+                return LOCAL_POLL_S
+        return POLL_S
 
     @property
     def patience_s(self) -> float:
