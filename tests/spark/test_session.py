@@ -419,6 +419,21 @@ def test_no_secret_is_in_a_process_argument_and_nothing_listens_beyond_this_mach
     ]
 
 
+def test_a_container_with_little_memory_has_a_small_heap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The limit of the container counts, not the memory of its machine; without a limit the machine's does."""
+    from lakegate.spark import session
+
+    def heap(limit: str) -> str:
+        (tmp_path / "memory.max").write_text(limit)
+        monkeypatch.setattr(session, "CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "none"))
+        return session._fitting("local[2]")["spark.driver.memory"]
+
+    monkeypatch.setattr(os, "sysconf", lambda name: 1 << (12 if name == "SC_PAGE_SIZE" else 24))  # 64 GB
+    assert heap(f"{1 << 30}\n") == "1g"
+    assert heap(f"{17 << 30}\n") == "2g"
+    assert heap("max\n") == "4g"
+
+
 @pytest.mark.slow
 def test_settings_that_fit_the_machine_are_only_used_where_the_user_has_set_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

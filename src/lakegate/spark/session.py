@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -55,6 +57,8 @@ GATE_DEFAULTS = {
     # The minimum time for which others let a statement go first that has lost twice.
     "spark.lakegate.holdMs": "30000",
 }
+CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Where Linux shows a container its limit of memory in bytes."""
 ONLY_AT_START = ("spark.master", "spark.jars", "spark.submit.deployMode")
 START_ANEW = (
     "Call lakegate.session(…) before anything else starts Spark (in a notebook: restart the kernel), or submit with: "
@@ -257,12 +261,21 @@ def _fitting(master: str) -> dict[str, str]:
     """
     threads = re.match(r"local\[(\d+)", master)
     cores = int(threads[1]) if threads else 1 if master == "local" else len(os.sched_getaffinity(0))
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    memory_gb = _memory_bytes() >> 30
     return {
         "spark.sql.shuffle.partitions": str(min(200, 4 * cores)),
         "spark.databricks.delta.snapshotPartitions": str(min(50, cores)),
         "spark.driver.memory": f"{min(4, max(1, memory_gb // 8))}g",
     }
+
+
+def _memory_bytes() -> int:
+    """Returns the memory of this machine, or of its container if that is less."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            found.append(int(limit.read_text()))
+    return min(found)
 
 
 def _adopt_submitted(given: dict[str, str]) -> None:

@@ -52,7 +52,7 @@ class _Read:
     rows: DataFrame
     """The good records, with the source's columns."""
     partitions: int
-    """The number of partitions of the micro-batch."""
+    """The number of partitions of the micro-batch; 1 where the stream looks up no keys."""
     bad: DataFrame | None
     """Records that do not fit; None where a bad record stops the stream."""
     cached: list[DataFrame]
@@ -140,7 +140,7 @@ class AppendStream:
         log, target = self._context.log, self._context.target
         if log.head(target) < 0 or self._standing.is_pending():
             return
-        read = self._read(self._records(batch), log.metadata(target), is_kept=True)
+        read = self._read(batch, self._records(batch), log.metadata(target), is_kept=True)
         look, computed = self._deciding.now(), None
         try:
             with refusals(self._spec):
@@ -239,7 +239,7 @@ class AppendStream:
             else:
                 self._announce(None, batch_id)
         else:
-            read = self._read(self._records(batch) if records is None else records, metadata)
+            read = self._read(batch, self._records(batch) if records is None else records, metadata)
         letters = 0
         try:
             rows: DataFrame | None = None
@@ -284,16 +284,17 @@ class AppendStream:
 
         return insert_without_stock
 
-    def _read(self, batch: DataFrame, metadata: TableMetadata, *, is_kept: bool = False) -> _Read:
-        """Splits a batch into records that fit and records that do not; `is_kept` if they will be read more than once."""
-        rows, bad = self._prepared(batch, metadata), None
+    def _read(self, batch: DataFrame, records: DataFrame, metadata: TableMetadata, *, is_kept: bool = False) -> _Read:
+        """Splits the records of a batch into those that fit and the others; `is_kept` if they will be read more than once."""
+        rows, bad = self._prepared(records, metadata), None
         is_strict = self._spec.on_bad_record == "fail"
         if is_strict:
             rows = refuse_bad(rows)
         cached = [rows.persist()] if is_kept or not is_strict else []
         if not is_strict:
             bad, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
-        return _Read(metadata=metadata, rows=rows, partitions=partition_count(batch), bad=bad, cached=cached)
+        partitions = partition_count(batch) if self._append.on_duplicate == "keep_first" else 1
+        return _Read(metadata=metadata, rows=rows, partitions=partitions, bad=bad, cached=cached)
 
     def _met(self, read: _Read, look: RequestsSnapshot) -> tuple[DataFrame, DataFrame | None]:
         """Returns the rows after the standing requests, and the records that the table then refuses (None: none are kept)."""
