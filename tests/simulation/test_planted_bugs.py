@@ -347,7 +347,7 @@ PLANTS: dict[str, Plant] = {
         patches=((jobs, "begin", begins_without_looking),), scenario="strict-ring-crash", says="deadlock"
     ),
     "an exception leaves no doubt": Plant(
-        patches=((transitions, "close", leaves_no_doubt),), scenario="raises", says=ISOLATION
+        patches=((transitions, "close", leaves_no_doubt),), scenario="raises", says=TWICE
     ),
     "epoch does not rise": Plant(
         patches=((transitions, "grant", same_epoch),), scenario="plain", says="granted after epoch"
