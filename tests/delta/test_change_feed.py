@@ -81,7 +81,7 @@ def test_rows_are_those_of_the_feed(session: SparkSession, tmp_path: Path, kind:
 
 
 def test_what_only_spark_can_read_is_left_to_spark(session: SparkSession, tmp_path: Path) -> None:
-    """A CHAR, a changed definition, no feed, a file that is gone; then Spark's own error is the one that is reported."""
+    """A CHAR, a changed definition, no feed, a file or a commit that is gone; then Spark reports its own error."""
     log, padded = DeltaTableLog(session), TableLocation(f"{tmp_path}/padded")
     session.sql(f"CREATE TABLE delta.`{padded}` (c CHAR(4)) USING delta TBLPROPERTIES ({FED})")
     session.sql(f"INSERT INTO delta.`{padded}` VALUES ('c')")
@@ -105,6 +105,8 @@ def test_what_only_spark_can_read_is_left_to_spark(session: SparkSession, tmp_pa
     session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')")
     session.sql(f"INSERT INTO {table} VALUES (3, 3)")
     assert read(4, 5) is None
+    (tmp_path / "t/_delta_log/00000000000000000001.json").unlink()
+    assert changed_rows(session, DeltaTableLog(session), location, Version(0), Version(3), NAMES) is None
 
 
 ADD = Action("add", {"path": "a", "partitionValues": {}, "size": 1, "dataChange": True})

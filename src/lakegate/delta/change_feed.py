@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakegate.delta.actions import Action, Body, parse
 from lakegate.delta.jvm import JVM_ERRORS, Jvm
-from lakegate.delta.table_log import DeltaTableLog
+from lakegate.delta.table_log import DeltaTableLog, LogGone
 from lakegate.ids import TableLocation, Version
 
 NO_ROWS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
@@ -92,7 +92,6 @@ def changed_rows(
         names: Names for two columns behind those of the table: the version of the commit, and whether the row was inserted.
 
     Raises:
-        LogGone: A commit is missing.
         Unavailable: The log could not be read.
     """
     jvm = Jvm(session)
@@ -106,7 +105,7 @@ def changed_rows(
         with jvm.active():
             rows = jvm.feed.of(jvm.jsession, delta_log, snapshot, "\n".join(lines), *names)
             return None if rows is None else jvm.frame(rows)
-    except (ReadBySpark, *JVM_ERRORS):
+    except (ReadBySpark, LogGone, *JVM_ERRORS):
         return None
 
 

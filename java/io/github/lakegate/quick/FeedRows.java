@@ -39,6 +39,7 @@ public final class FeedRows {
   private final SparkSession session;
   private final DeltaLog log;
   private final LogicalRelation table;
+  private final List<AttributeReference> columns;
   private FileRows ofData;
   private FileRows ofChanges;
   private final List<InternalRow> rows = new ArrayList<>();
@@ -47,6 +48,7 @@ public final class FeedRows {
     this.session = session;
     this.log = log;
     table = relation(log.createRelation(QuickStatement.seq(List.of()), Option.apply(snapshot), Option.empty(), true));
+    columns = QuickStatement.list(table.output());
   }
 
   /**
@@ -71,7 +73,7 @@ public final class FeedRows {
       FileRows.Budget budget = new FileRows.Budget();
       if (!reads.isEmpty()) for (String line : reads.split("\n")) feed.read(line.split("\t", -1), budget);
       List<Attribute> columns = new ArrayList<>();
-      for (AttributeReference each : QuickStatement.list(feed.table.output())) columns.add(column(each.name(), each.dataType()));
+      for (AttributeReference each : feed.columns) columns.add(column(each.name(), each.dataType()));
       columns.add(column(ofVersion, DataTypes.LongType));
       columns.add(column(ofCome, DataTypes.BooleanType));
       return Dataset.ofRows(
@@ -93,15 +95,13 @@ public final class FeedRows {
       return;
     }
     if (ofChanges == null) ofChanges = reader(withType(table));
-    int last = QuickStatement.list(table.output()).size();
     for (InternalRow row : ofChanges.rows(file, null).rows) {
-      String type = row.get(last, DataTypes.StringType).toString();
+      String type = row.get(columns.size(), DataTypes.StringType).toString();
       add(row, version, type.equals("insert") || type.equals("update_postimage"));
     }
   }
 
   private void add(InternalRow row, long version, boolean hasCome) {
-    List<AttributeReference> columns = QuickStatement.list(table.output());
     Object[] values = new Object[columns.size() + 2];
     for (int i = 0; i < columns.size(); i++) values[i] = row.get(i, columns.get(i).dataType());
     values[columns.size()] = version;
