@@ -136,7 +136,7 @@ def test_the_jar_that_is_installed_is_the_one_that_the_sources_give(tmp_path: Pa
         compile_jar(tmp_path / "two").stat().st_mtime_ns == before.st_mtime_ns
     )  # else no archive of classes fits any more
     assert OWN_JAR.read_bytes() == jars[0], "stale: run make env"
-    assert sum(len(path.read_text().splitlines()) for path in (ROOT / "java" / "io").rglob("*.java")) < 5750
+    assert sum(len(path.read_text().splitlines()) for path in (ROOT / "java" / "io").rglob("*.java")) < 6000
 
 
 @pytest.mark.jdk

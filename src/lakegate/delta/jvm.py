@@ -103,6 +103,7 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     f"{OURS}.caches.Caches": ("turn/1", "install/1", "newest/1", "update/1", "hold/1"),
     f"{OURS}.Parts": ("next/1",),
+    f"{OURS}.quick.FewRows": ("of/4", "arrow/2"),
     f"{OURS}.quick.QuickStatement": ("of/2", "appending/3", "declined/0", "run/4", "find/1"),
     f"{OURS}.caches.ScratchLogs": ("make/4", "drop/2"),
     f"{OURS}.caches.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
@@ -286,6 +287,11 @@ class Jvm:
     def feed(self) -> Any:
         """The class that reads the rows of small commits."""
         return Statics(getattr(self.root, f"{OURS}.quick.FeedRows"))
+
+    @cached_property
+    def few(self) -> Any:
+        """The class that reads few rows of tables."""
+        return Statics(getattr(self.root, f"{OURS}.quick.FewRows"))
 
     @cached_property
     def hadoop_conf(self) -> Any:

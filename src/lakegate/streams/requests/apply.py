@@ -7,29 +7,43 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-import delta.tables as stock
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from lakegate.config import Erase, Mutate
 from lakegate.delta.actions import Body
-from lakegate.delta.idempotent_writes import conflicts, tokened
 from lakegate.delta.table_log import NOTHING_COMES, TableMetadata
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
 from lakegate.quoting import quoted
-from lakegate.rows.committer import Staged
+from lakegate.rows import few_rows
+from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.delta_table import DeltaTable
 from lakegate.rows.thread_scope import collected
 from lakegate.spark.fitting import comparable
 from lakegate.spark.sources import BAD
 from lakegate.streams.bad_records import column
 from lakegate.streams.interfaces import StreamContext, noted
+from lakegate.streams.requests.columns import digest
 from lakegate.streams.requests.erased_keys import Erasures
 from lakegate.streams.table_rules import GENERATED, Rule, marked, rules_broken_by, rules_of
+
+BY_DIGEST = (BooleanType, DateType, DecimalType, IntegralType, StringType, TimestampNTZType, TimestampType)
+"""Types of columns whose values are equal if and only if their digests are; but for texts with a collation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +94,32 @@ class TargetRows:
         coming: Mapping[str, Body] = NOTHING_COMES,
     ) -> Met:
         """Counts the rows that have a rule's key at `version`, or in these files of it and in `coming`."""
-        # Renamed, because the table may have a column `key`.
-        keys = self._frame(rules.select(["key_hash", "key"])).withColumnRenamed("key", "_lg_key")
         rows = self.at(version, paths, coming)
         rows = rows.select(*[column(name) for name in dict.fromkeys([*self._match, *self._others])])
+        if (few := self._few_met(rules, rows)) is not None:
+            return Met(version=version, rows=few)
+        # Renamed, because the table may have a column `key`.
+        keys = self._frame(rules.select(["key_hash", "key"])).withColumnRenamed("key", "_lg_key")
         joined = rows.join(F.broadcast(keys), self._same("_lg_key"))
         counted = joined.groupBy("key_hash", *[column(name) for name in self._others]).count()
         return Met(version=version, rows=counted.toArrow())
+
+    def _few_met(self, rules: pa.Table, rows: DataFrame) -> pa.Table | None:
+        """Counts as `meet` does, without a Spark job; None if there may be many rows."""
+        keys = rules["key"].combine_chunks()
+        wanted = pa.table({name: keys.field(i) for i, name in enumerate(self._match)})
+        kinds = [rows.schema[name].dataType for name in wanted.column_names]
+        if not all(_is_by_digest(kind) for kind in kinds) or wanted.num_rows == 0:
+            return None
+        if [to_arrow_type(kind) for kind in kinds] != wanted.schema.types or (
+            found := few_rows.few(rows, wanted)
+        ) is None:
+            return None
+        others = [column(name) for name in self._others]
+        key = digest({name: column(name) for name in self._match})
+        met = few_rows.to_arrow(found.select(key.alias("key_hash"), *others))
+        met = _of_keys(met, rules["key_hash"]).group_by(met.column_names).aggregate([([], "count_all")])
+        return met.rename_columns([*met.column_names[:-1], "count"])
 
     def change(self, rules: pa.Table, steps: pa.Table, met: Met, token: WriteToken) -> None:
         """Applies each rule to the rows of its key, in one commit; rows that hold the values already stay unchanged.
@@ -124,10 +157,7 @@ class TargetRows:
         It includes rules that match no row yet: matching rows may be added before the commit.
         """
         source = self._frame(rules)
-        with collected(self._context.session) as collector:
-            self._merge(DeltaTable, source, self._sql_same("s.key"))
-        assert collector.staged is not None, "the collector takes the executed statement"
-        return collector.staged
+        return self._staged(source, self._sql_same("s.key"))
 
     def change_rows(self, rules: pa.Table, version: Version, paths: Collection[str] | None, token: WriteToken) -> None:
         """Applies each rule to the rows of its key in these files only, where other rows of the key must stay unchanged.
@@ -232,18 +262,20 @@ class TargetRows:
         return {row["_lg_key_hash"]: row[BAD] for row in found.collect()}
 
     def _commit(self, source: DataFrame, condition: str, token: WriteToken) -> None:
-        with tokened(self._context.session, token), conflicts():
-            self._merge(stock.DeltaTable, source, condition)
+        publisher(self._context.session).finish(self._staged(source, condition), token)
 
-    def _merge(self, kind: type[stock.DeltaTable], source: DataFrame, condition: str) -> None:
-        table = kind.forPath(self._context.session, self._context.target)
+    def _staged(self, source: DataFrame, condition: str) -> Staged:
+        table = DeltaTable.forPath(self._context.session, self._context.target)
         merge: Any = table.alias("t").merge(source.alias("s"), condition)
         merge = merge.whenMatchedDelete("s.op IN ('delete', 'erase')")
         if self._set:
             holds = _holds(source.schema["set"].dataType, self._set, "t.", "s.set.")
             values = {quoted(name): f"s.set.{quoted(name)}" for name in self._set}
             merge = merge.whenMatchedUpdate(condition=f"s.op = 'update' AND NOT ({holds})", set=cast("Any", values))
-        merge.execute()
+        with collected(self._context.session) as collector:
+            merge.execute()
+        assert collector.staged is not None, "the collector takes the executed statement"
+        return collector.staged
 
     def _same(self, key: str) -> list[Any]:
         return [column(name) == F.col(f"{key}.{quoted(name)}") for name in self._match]
@@ -262,6 +294,10 @@ def _holds(assigned: DataType, names: Sequence[str], row: str, request: str) -> 
         f"{comparable(f'{row}{quoted(name)}', kind)} <=> {comparable(f'{request}{quoted(name)}', kind)}"
         for name, kind in ((name, assigned[place].dataType) for place, name in enumerate(names))
     )
+
+
+def _is_by_digest(kind: DataType) -> bool:
+    return isinstance(kind, BY_DIGEST) and (not isinstance(kind, StringType) or kind == StringType())
 
 
 def _of_keys(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, DoubleType, FloatType, TimestampNTZType, TimestampType
 
 from lakegate.config import Erase, Mutate
+from lakegate.rows import few_rows
 from lakegate.spark.threads import in_parallel
 from lakegate.streams.interfaces import StreamContext
 from lakegate.streams.requests.columns import fields_of, moved_key
@@ -175,7 +176,7 @@ class RequestReader:
         """Reads requests to the driver, in order."""
         if rows is None:
             return NOBODY
-        rows = with_column_names(rows)
+        rows = with_column_names(few_rows.local(rows))
         if erasures is not None:
             rows = erasures.with_doom(rows)
         else:
@@ -187,8 +188,8 @@ class RequestReader:
         names = ["request_id", "key_hash", "key", "set", "op", "is_doomed", "first_seen_ms", "tested_version", "state"]
         order = ["first_seen_ms", "batch", "ordinal"]
         sequence = _orderable(rows.schema["seq"].dataType).alias("seq")
-        found = rows.select(*names, "batch", "ordinal", sequence, moves_to.alias("moves_to")).toArrow()
-        found = found.sort_by([(name, "ascending") for name in order])
+        found = rows.select(*names, "batch", "ordinal", sequence, moves_to.alias("moves_to"))
+        found = few_rows.to_arrow(found).sort_by([(name, "ascending") for name in order])
         ids = found["request_id"].to_pylist()
         requests = tuple(
             Request(id=id_, key=key, op=op, sequence=seq, moves_to=self._end(op, to), is_doomed=doomed)
@@ -205,19 +206,19 @@ class RequestReader:
             return None
         return NOWHERE if moves_to is None else moves_to
 
-    def _of_keys(self, rows: DataFrame, keys: Sequence[str], name: str = "key_hash") -> DataFrame:
-        wanted = self._context.session.createDataFrame(pa.table({name: pa.array(keys, pa.string())}))
-        column = rows[name] if "." not in name else F.col(name)
-        return rows.join(F.broadcast(wanted.toDF("_lg_key")), column == F.col("_lg_key"), "left_semi")
-
     def _highest(self, keys: Sequence[str]) -> dict[str, Orderable]:
         """Returns key → highest sequence of earlier batches. Superseded requests are not needed: a higher sequence came first."""
         rows = self._requests.rows(["applied", "waiting", "dead"])
         if rows is None or not self._meaning.has_sequence:
             return {}
         sequence = _orderable(rows.schema["seq"].dataType)
-        rows = self._of_keys(rows, keys).groupBy("key_hash").agg(F.max(sequence).alias("seq"))
-        return {row["key_hash"]: row["seq"] for row in rows.collect() if row["seq"] is not None}
+        rows = few_rows.among(rows, _table("key_hash", keys)).select("key_hash", sequence.alias("seq"))
+        found = few_rows.to_arrow(rows)
+        highest: dict[str, Orderable] = {}
+        for key, seq in zip(found["key_hash"].to_pylist(), found["seq"].to_pylist(), strict=True):
+            if seq is not None and (key not in highest or seq > highest[key]):
+                highest[key] = seq
+        return highest
 
     def _waiting(self, keys: Sequence[str], erasures: Erasures | None) -> Held:
         """Returns the waiting requests of these keys; they are tried again, before the batch."""
@@ -225,29 +226,30 @@ class RequestReader:
         # Where keys move, rows that the stream moved itself are not new for waiting requests: only sweeps retry those.
         if rows is None or self._meaning.is_standing or self._meaning.moves_rows:
             return NOBODY
-        return self.read(self._of_keys(rows, keys), erasures)
+        return self.read(few_rows.among(rows, _table("key_hash", keys)), erasures)
 
     def _standing(self, keys: Sequence[str], erasures: Erasures | None) -> StandingRequests:
         rows = self._requests.rows(["applied"])
         if rows is None or not self._meaning.is_standing:
             return NOTHING_STANDS
+        wanted = _table("key_hash", keys)
         if not self._meaning.moves_rows:
-            of_keys = self._of_keys(rows, keys).select("key_hash", "request_id").toArrow()
+            of_keys = few_rows.to_arrow(few_rows.among(rows.select("key_hash", "request_id"), wanted))
             return StandingRequests(by_key=_pairs(of_keys, "key_hash", "request_id"), ends={})
         paths = rows.where(F.col("effect").isNotNull())
-        begun = self._of_keys(paths, keys).select("key_hash", "request_id").toArrow()
+        begun = few_rows.to_arrow(few_rows.among(paths.select("key_hash", "request_id"), wanted))
         ends = paths.select(
             "request_id",
             F.col("effect.op").alias("op"),
             F.col("effect.set").alias("set"),
             F.col("effect.ends_at").alias("end"),
         )
-        ends = self._of_keys(ends.where(F.col("op") == "update"), keys, "end")
+        ends = few_rows.among(ends.where(F.col("op") == "update"), _table("end", keys))
         if erasures is not None:
             ends = erasures.with_doom(ends).where(~F.col("is_doomed"))
         return StandingRequests(
             by_key=_pairs(begun, "key_hash", "request_id"),
-            ends=_pairs(ends.select("request_id", "end").toArrow(), "request_id", "end"),
+            ends=_pairs(few_rows.to_arrow(ends.select("request_id", "end")), "request_id", "end"),
         )
 
 
@@ -274,6 +276,10 @@ def _together(first: Held, second: Held) -> Held:
     rows = pa.concat_tables([first.rows, second.rows.cast(first.rows.schema)])
     ids = rows["request_id"].to_pylist()
     return Held(requests=(*first.requests, *second.requests), rows=rows, index={id_: i for i, id_ in enumerate(ids)})
+
+
+def _table(name: str, values: Sequence[str]) -> pa.Table:
+    return pa.table({name: pa.array(values, pa.string())})
 
 
 def _pairs(rows: pa.Table, key: str, value: str) -> dict[str, str]:

@@ -99,11 +99,14 @@ final class Merge extends Change {
   }
 
   private boolean addKey(Expression ofRow, Expression ofPair, List<Attribute> ofSource) {
-    boolean isKey = KEYS.contains(ofRow.dataType()) || ofRow.dataType() instanceof DecimalType;
-    if (!isKey || !reads(ofRow, ofTable) || ofRow.references().size() == 0 || !reads(ofPair, ofSource)) return false;
+    if (!isKey(ofRow.dataType()) || !reads(ofRow, ofTable) || ofRow.references().size() == 0 || !reads(ofPair, ofSource)) return false;
     ofKey.add(ofRow);
     keys.add(ofPair);
     return true;
+  }
+
+  static boolean isKey(DataType type) {
+    return KEYS.contains(type) || type instanceof DecimalType;
   }
 
   @Override

@@ -127,7 +127,7 @@ public final class QuickStatement {
     try {
       readSource();
       if (adds == null) {
-        execute(null, newest(), bytesMax, id);
+        execute(null, newest(change.log), bytesMax, id);
         return null;
       }
       Snapshot snapshot = change.log.unsafeVolatileSnapshot();
@@ -180,11 +180,11 @@ public final class QuickStatement {
   }
 
   /** With its checksum, if a commit of this JVM is about to write one. */
-  private Snapshot newest() throws InterruptedException {
-    Snapshot newest = Caches.update(change.log);
+  static Snapshot newest(DeltaLog log) throws InterruptedException {
+    Snapshot newest = Caches.update(log);
     long untilNanos = System.nanoTime() + CHECKSUM_NANOS;
-    for (boolean isOpen = true; isOpen && !newest.checksumOpt().isDefined(); newest = Caches.update(change.log)) {
-      isOpen = DeferringTransaction.isOpen(change.log) && System.nanoTime() - untilNanos < 0;
+    for (boolean isOpen = true; isOpen && !newest.checksumOpt().isDefined(); newest = Caches.update(log)) {
+      isOpen = DeferringTransaction.isOpen(log) && System.nanoTime() - untilNanos < 0;
       if (isOpen) Thread.sleep(CHECKSUM_POLL_MS);
     }
     return newest;
