@@ -109,17 +109,16 @@ class TargetRows:
         keys = rules["key"].combine_chunks()
         wanted = pa.table({name: keys.field(i) for i, name in enumerate(self._match)})
         kinds = [rows.schema[name].dataType for name in wanted.column_names]
-        if not all(_is_by_digest(kind) for kind in kinds) or wanted.num_rows == 0:
+        is_exact = all(_is_by_digest(field.dataType) for field in rows.schema.fields)
+        if wanted.num_rows == 0 or not is_exact or [to_arrow_type(kind) for kind in kinds] != wanted.schema.types:
             return None
-        if [to_arrow_type(kind) for kind in kinds] != wanted.schema.types or (
-            found := few_rows.few(rows, wanted)
-        ) is None:
+        if (found := few_rows.few(rows, wanted)) is None:
             return None
-        others = [column(name) for name in self._others]
         key = digest({name: column(name) for name in self._match})
-        met = few_rows.to_arrow(found.select(key.alias("key_hash"), *others))
-        met = _of_keys(met, rules["key_hash"]).group_by(met.column_names).aggregate([([], "count_all")])
-        return met.rename_columns([*met.column_names[:-1], "count"])
+        met = few_rows.to_arrow(found.select(key.alias("key_hash"), *[column(name) for name in self._others]))
+        names = met.column_names
+        counted = _of_keys(met, rules["key_hash"]).group_by(names).aggregate([([], "count_all")])
+        return counted.select([*names, "count_all"]).rename_columns([*names, "count"])
 
     def change(self, rules: pa.Table, steps: pa.Table, met: Met, token: WriteToken) -> None:
         """Applies each rule to the rows of its key, in one commit; rows that hold the values already stay unchanged.
