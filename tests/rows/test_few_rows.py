@@ -90,3 +90,30 @@ def test_rows_that_are_not_few_are_left_to_spark(session: SparkSession, tmp_path
     grown = log.read_at(session, table, log.head(table)).select("id", "name")
     assert few_rows.few(grown) is None
     assert same(few_rows.to_arrow(few_rows.local(grown)), grown.toArrow())
+
+
+def test_columns_of_all_kinds_are_read_as_spark_reads_them(session: SparkSession, tmp_path: Path) -> None:
+    """Padded texts, renamed columns, names with dots, NaN, old dates, and partitions of NULL."""
+    table = TableLocation(str(tmp_path / "t"))
+    columns = "id INT, c CHAR(5), f DOUBLE, `a.b` STRING, p DATE"
+    mapped = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"}
+    create_table(session, table, columns, ["p"], properties=mapped)
+    session.sql(
+        f"INSERT INTO delta.`{table}` VALUES (1, 'ab', 0.0D, 'q', DATE '1500-01-01'), (2, 'cd', -0.0D, 'r', NULL), "
+        "(3, NULL, double('NaN'), NULL, DATE '2020-01-01')"
+    )
+    with confs(session, {"spark.sql.legacy.charVarcharAsString": "true"}):  # Spark pads the text when it reads it
+        session.sql(f"INSERT INTO delta.`{table}` VALUES (4, 'zz', 1.0D, 's', NULL)")
+    session.sql(f"ALTER TABLE delta.`{table}` RENAME COLUMN f TO g")
+    lakegate.sql(session, f"DELETE FROM delta.`{table}` WHERE id = 2")
+    log = DeltaTableLog(session)
+    rows = log.read_at(session, table, log.head(table))
+    found = few_rows.few(rows)
+    assert found is not None
+    one, other = (frame.sort_by("id") for frame in (few_rows.to_arrow(found), rows.toArrow()))
+    assert one.schema == other.schema
+    assert str(one.to_pylist()) == str(other.to_pylist())  # NaN is not equal to itself
+    for column, value, ids in (("c", "zz   ", [4]), ("c", "zz", []), ("a.b", "q", [1]), ("g", 1.0, [1, 3, 4])):
+        among = few_rows.few(rows, pa.table({column: [value]}))
+        assert among is not None, column
+        assert sorted(few_rows.to_arrow(among)["id"].to_pylist()) == ids, (column, value)

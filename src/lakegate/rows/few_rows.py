@@ -33,8 +33,11 @@ def among(query: DataFrame, keys: pa.Table) -> DataFrame:
         query: As for `few`.
         keys: One column, with its name in the query, of plain texts.
     """
-    if (rows := few(query, keys)) is not None:
-        return rows
+    return few(query, keys) or joined(query, keys)
+
+
+def joined(query: DataFrame, keys: pa.Table) -> DataFrame:
+    """Returns what `among` returns, read by a Spark job."""
     (name,) = keys.column_names
     wanted = query.sparkSession.createDataFrame(keys).toDF("_lg_key")
     return query.join(F.broadcast(wanted), F.col(quoted(name)) == F.col("_lg_key"), "left_semi")

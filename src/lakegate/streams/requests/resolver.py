@@ -211,11 +211,16 @@ class RequestReader:
         rows = self._requests.rows(["applied", "waiting", "dead"])
         if rows is None or not self._meaning.has_sequence:
             return {}
-        sequence = _orderable(rows.schema["seq"].dataType)
-        rows = few_rows.among(rows, _table("key_hash", keys)).select("key_hash", sequence.alias("seq"))
-        found = few_rows.to_arrow(rows)
+        rows, wanted = (
+            rows.select("key_hash", _orderable(rows.schema["seq"].dataType).alias("seq")),
+            _table("key_hash", keys),
+        )
+        found = few_rows.few(rows, wanted)
+        if found is None:
+            found = few_rows.joined(rows, wanted).groupBy("key_hash").agg(F.max("seq").alias("seq"))
+        sequences = few_rows.to_arrow(found)
         highest: dict[str, Orderable] = {}
-        for key, seq in zip(found["key_hash"].to_pylist(), found["seq"].to_pylist(), strict=True):
+        for key, seq in zip(sequences["key_hash"].to_pylist(), sequences["seq"].to_pylist(), strict=True):
             if seq is not None and (key not in highest or seq > highest[key]):
                 highest[key] = seq
         return highest
