@@ -41,6 +41,17 @@ def test_delete_then_update_of_one_key(session: SparkSession, tmp_path: Path) ->
     assert persons(b) == {"3": "c", "4": "p", "5": "p"}
 
 
+def test_a_key_of_two_columns_matches_rows_with_both_values(session: SparkSession, tmp_path: Path) -> None:
+    """The values of two keys, one of each, are no key: such rows are not counted, and the table has no commit."""
+    b = bench(session, tmp_path, match={"id": "CAST(n AS STRING)", "person": "alias"})
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    head = b.log.head(b.target)
+    crossed = b.run("Mut", [(1, "b", "x", "set"), (2, "a", "x", "set")], REQUEST, 0)
+    assert (crossed.rows_written, b.log.head(b.target)) == (0, head)
+    assert b.run("Mut", [(1, "a", "p", "set"), (2, "a", "y", "set")], REQUEST, 1).rows_written == 1
+    assert persons(b) == {"1": "p", "2": "b"}
+
+
 @pytest.mark.slow
 def test_null_keys_and_late_sequences(session: SparkSession, tmp_path: Path) -> None:
     """No key, no sequence: dead with a reason. A lower sequence: superseded, in this batch or a later one, never applied."""
