@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -210,17 +211,16 @@ final class Merge extends Change {
     List<Clause> matched = new ArrayList<>();
     for (DeltaMergeIntoClause each : clauses) matched.add(clause(each, both(wanted, source.columns)));
     List<InternalRow[]> changed = new ArrayList<>(); // each row before and after; after is null if the row is deleted
-    long touched = 0;
+    Set<FileRows.Found> touched = new LinkedHashSet<>();
     for (FileRows.Found each : found) {
       each.matched = new RoaringBitmapArray();
-      boolean isTouched = false;
       for (int i = 0; i < each.rows.size(); i++) {
         InternalRow row = each.rows.get(i);
         List<Integer> matches = pairs.of(row);
         for (int number : matches) isMatched[number] = true;
         if (matches.isEmpty() || merge.isInsertOnly()) continue;
         if (matches.size() > 1) throw new QuickStatement.Declined("several rows of its source match one row");
-        isTouched = true;
+        touched.add(each);
         InternalRow pair = pairs.pair(row, matches.get(0));
         for (Clause clause : matched) {
           if (!clause.isFor(pair)) continue;
@@ -229,22 +229,26 @@ final class Merge extends Change {
           break;
         }
       }
-      if (isTouched) touched++;
     }
     found = found.stream().filter(each -> !each.matched.isEmpty()).toList();
-    if (!found.isEmpty()) DeltaLog.assertRemovable(txn.snapshot());
-    if (touched > 0 && !merge.shouldWritePersistentDeletionVectors(session, txn)) {
-      throw new QuickStatement.Declined("it does not write deletion vectors");
-    }
+    boolean hasMarks = touched.isEmpty() || merge.shouldWritePersistentDeletionVectors(session, txn);
+    // Without them stock Delta also writes a file again of which it changes no row, unless it knows the conditions of all clauses.
+    List<FileRows.Found> replaced = hasMarks ? List.of() : merge.notMatchedClauses().size() == 0 ? found : List.copyOf(touched);
+    if (!found.isEmpty() || !replaced.isEmpty()) DeltaLog.assertRemovable(txn.snapshot());
+    Rewrite.check(replaced);
     long scanned = System.nanoTime();
     List<Action> actions = new ArrayList<>();
     Marks marks = new Marks(txn);
-    marks.add(found, actions);
-    write(txn, hasFeed && touched > 0, changed, isMatched, actions);
+    if (hasMarks) marks.add(found, actions);
+    RowFiles writer = new RowFiles(session, txn, QuickStatement.seq(ofTable), hasFeed && !touched.isEmpty());
+    Rewrite rewrite = new Rewrite(session, log, relation);
+    rewrite.add(replaced, writer, true, actions);
+    write(writer, changed, isMatched, actions);
     set("numSourceRows", source.rows.size());
     set("operationNumSourceRows", source.rows.size());
-    set("numTargetFilesRemoved", marks.removed);
-    set("numTargetBytesRemoved", marks.removedBytes);
+    set("numTargetFilesRemoved", marks.removed + rewrite.removed);
+    set("numTargetBytesRemoved", marks.removedBytes + rewrite.removedBytes);
+    set("numTargetRowsCopied", rewrite.copied);
     set("numTargetDeletionVectorsAdded", marks.added);
     set("numTargetDeletionVectorsRemoved", marks.dropped);
     set("numTargetDeletionVectorsUpdated", marks.updated);
@@ -253,9 +257,7 @@ final class Merge extends Change {
     return actions;
   }
 
-  private void write(OptimisticTransaction txn, boolean isFed, List<InternalRow[]> changed, boolean[] isMatched, List<Action> actions)
-      throws Exception {
-    RowFiles writer = new RowFiles(session, txn, QuickStatement.seq(ofTable), isFed);
+  private void write(RowFiles writer, List<InternalRow[]> changed, boolean[] isMatched, List<Action> actions) throws Exception {
     long updated = 0;
     for (InternalRow[] each : changed) {
       if (each[1] == null) writer.delete(each[0]);

@@ -22,6 +22,7 @@ import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.delta.commands.DeleteCommand;
 import org.apache.spark.sql.delta.commands.DeltaCommand;
 import org.apache.spark.sql.delta.commands.UpdateCommand;
+import org.apache.spark.sql.delta.commands.cdc.CDCReader;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.metric.SQLMetric;
@@ -92,46 +93,51 @@ final class RowChange extends Change {
   @Override
   List<Action> actions(OptimisticTransaction txn, Supplier<Collection<KnownFile>> files) throws Exception {
     long began = System.nanoTime();
-    if (updates != null) Served.checkWrite(txn);
     DeltaLog.assertRemovable(txn.snapshot());
-    if (!writesVectors.test(txn)) throw new QuickStatement.Declined("it does not write deletion vectors");
-    List<Attribute> wanted = updates == null ? null : new ArrayList<>(QuickStatement.list(relation.output()));
+    boolean hasMarks = writesVectors.test(txn);
+    boolean isFed = updates == null ? !hasMarks && CDCReader.isCDCEnabledOnTable(txn.metadata(), session) : UpdateCommand.shouldOutputCdc(txn);
+    List<Attribute> columns = new ArrayList<>(QuickStatement.list(relation.output()));
+    List<Attribute> wanted = updates == null && !isFed ? null : columns;
     List<FileRows.Found> found = new ArrayList<>(new FileRows(session, log, relation, condition.get(), wanted).find(files.get()));
     found.removeIf(each -> each.matched.isEmpty());
+    if (updates != null || !hasMarks) Served.checkWrite(txn);
+    if (!hasMarks) Rewrite.check(found);
     long scanned = System.nanoTime();
     List<Action> actions = new ArrayList<>();
     Marks marks = new Marks(txn);
-    marks.add(found, actions);
+    RowFiles writer = new RowFiles(session, txn, QuickStatement.seq(columns), isFed);
+    Rewrite rewrite = new Rewrite(session, log, relation);
+    if (hasMarks) marks.add(found, actions);
+    else rewrite.add(found, writer, false, actions);
     long rows = found.stream().mapToLong(FileRows.Found::count).sum();
-    set("numRemovedFiles", updates == null ? marks.removed : found.size());
+    set("numRemovedFiles", updates == null && hasMarks ? marks.removed : found.size());
     set("numDeletionVectorsAdded", marks.added);
     set("numDeletionVectorsRemoved", marks.dropped);
     set("numDeletionVectorsUpdated", marks.updated);
+    set("numCopiedRows", rewrite.copied);
+    set("numTouchedRows", rows + rewrite.copied);
+    set(updates == null ? "numDeletedRows" : "numUpdatedRows", rows);
     set("scanTimeMs", (scanned - began) / 1_000_000);
-    if (updates == null) {
-      set("numDeletedRows", rows);
-      return actions;
-    }
-    set("numUpdatedRows", rows);
-    set("numTouchedRows", rows);
-    if (rows > 0) update(txn, QuickStatement.seq(wanted), found, actions);
+    if (updates == null && hasMarks) return actions;
+    write(writer, columns, found, actions);
+    set("numRemovedBytes", rewrite.removedBytes + (updates == null ? 0 : writer.changeBytes)); // as stock Delta counts them
     set("rewriteTimeMs", (System.nanoTime() - scanned) / 1_000_000);
     return actions;
   }
 
-  private void update(OptimisticTransaction txn, Seq<Attribute> columns, List<FileRows.Found> found, List<Action> actions)
-      throws Exception {
-    InterpretedMutableProjection values = new InterpretedMutableProjection(updates, columns);
-    RowFiles writer = new RowFiles(session, txn, columns, UpdateCommand.shouldOutputCdc(txn));
+  private void write(RowFiles writer, List<Attribute> columns, List<FileRows.Found> found, List<Action> actions) throws Exception {
+    InterpretedMutableProjection values = updates == null ? null : new InterpretedMutableProjection(updates, QuickStatement.seq(columns));
     for (FileRows.Found each : found) {
-      for (InternalRow before : each.rows) writer.update(before, values.apply(before).copy());
+      for (InternalRow before : each.rows) {
+        if (values == null) writer.delete(before);
+        else writer.update(before, values.apply(before).copy());
+      }
     }
     List<AddFile> added = writer.end(actions);
     set("numAddedFiles", added.size());
     set("numAddedBytes", added.stream().mapToLong(AddFile::size).sum());
     set("numAddedChangeFiles", writer.changeFiles);
     set("changeFileBytes", writer.changeBytes);
-    set("numRemovedBytes", writer.changeBytes); // as stock Delta counts them
   }
 
   private void checkCondition() {

@@ -148,6 +148,11 @@ final class RowFiles {
     } else rows.add(after);
   }
 
+  /** Adds a row that stays as it is. */
+  void copy(InternalRow row) {
+    rows.add(isFed ? fed(row, null) : row);
+  }
+
   void insert(InternalRow row) {
     if (isFed) {
       rows.add(fed(row, INSERTED));
