@@ -156,6 +156,31 @@ def test_a_quick_merge_or_insert_does_what_stock_delta_does(session: SparkSessio
         pair.same()
 
 
+REWRITING = (STATEMENTS[0], STATEMENTS[1], STATEMENTS[9], *MERGES[:3])
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("feed", ["true", pytest.param("false", marks=pytest.mark.matrix)])
+def test_a_table_without_deletion_vectors_ends_as_by_stock_delta(
+    session: SparkSession, tmp_path: Path, feed: str
+) -> None:
+    """Each statement begins on the same files: stock Delta writes a file per task, and its metrics count the rewritten files."""
+    properties = f"'delta.enableDeletionVectors' = 'false', 'delta.enableChangeDataFeed' = '{feed}'"
+    with pair_of(session, tmp_path, f"({COLUMNS}) USING delta PARTITIONED BY (p) TBLPROPERTIES ({properties})") as pair:
+        for number, text in enumerate(REWRITING):
+            stock, quick = (
+                str(shutil.copytree(pair.stock, tmp_path / f"{name}-{number}")) for name in ("stock", "quick")
+            )
+            one = Pair(session, stock, quick)
+            assert one.run(text) is None, text
+            one.same()
+        pair.by_stock("INSERT INTO {t} (id, p) SELECT id, 'many' FROM range(20000, 31000)")
+        shutil.rmtree(pair.quick)
+        shutil.copytree(pair.stock, pair.quick)
+        assert pair.run("UPDATE {t} SET v = 1 WHERE id = 20000") == "it rewrites more than 10000 rows"
+        pair.same()
+
+
 def test_a_row_that_a_constraint_refuses_is_refused_as_by_stock_delta(session: SparkSession, tmp_path: Path) -> None:
     """Nothing is committed, and the error is the same; rows that are allowed are changed."""
     with pair_of(session, tmp_path, KINDS["partitioned"]) as pair:

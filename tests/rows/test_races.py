@@ -179,7 +179,7 @@ def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
                 foreign_commit(table, {"add": add})
 
     with caplog.at_level("WARNING", "lakegate"):
-        staged = publisher(session).stage(replace(dml, execute=outrun))
+        staged = publisher(session).stage(replace(dml, execute=outrun, quick=None))
         published = publisher(session).finish(staged, write_token(1, 0))
     assert (executions, published.level, published.attempts) == (5, 5, 5)
     told = [message for message in caplog.messages if "ignores the reservation" in message]
@@ -235,7 +235,7 @@ def test_a_statement_that_another_driver_outruns_gets_the_table_to_itself(
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == "came\n"
-            staged = publisher(session).stage(replace(dml, execute=overtaken))
+            staged = publisher(session).stage(replace(dml, execute=overtaken, quick=None))
             published = publisher(session).finish(staged, write_token(1, 0))
             assert published.level == 5
             assert not note.exists()

@@ -9,7 +9,7 @@ import base64
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -43,6 +43,11 @@ def joined(query: DataFrame, keys: pa.Table) -> DataFrame:
     return query.join(F.broadcast(wanted), F.col(quoted(name)) == F.col("_lg_key"), "left_semi")
 
 
+def is_for_driver(session: SparkSession, rows: int) -> bool:
+    """Returns True if the driver may look up or write this number of rows itself."""
+    return rows <= ROWS_MAX and session.conf.get(QUICK_CONF, "on") != "off"
+
+
 def few(query: DataFrame, keys: pa.Table | None = None) -> DataFrame | None:
     """Returns a query whose Delta tables are read already; None if Spark has to read them.
 
@@ -52,7 +57,7 @@ def few(query: DataFrame, keys: pa.Table | None = None) -> DataFrame | None:
             with values of two keys may stay. A column of a type whose values Spark does not compare byte by byte restricts nothing.
     """
     session = query.sparkSession
-    if session.conf.get(QUICK_CONF, "on") == "off" or (keys is not None and keys.num_rows > ROWS_MAX):
+    if not is_for_driver(session, 0 if keys is None else keys.num_rows):
         return None
     wanted = None if keys is None else _plan(session.createDataFrame(keys))
     jvm = Jvm(session)

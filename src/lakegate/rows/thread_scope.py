@@ -7,7 +7,7 @@ its turn it is computed now and committed later (`Collector`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -82,6 +82,14 @@ def collected(spark: SparkSession) -> Iterator[Collector]:
     collector = Collector(ours)
     with entered(collector), ours.gate.closed():
         yield collector
+
+
+def staged_statement(spark: SparkSession, execute: Callable[[], object]) -> Staged:
+    """Executes a call that makes one statement of ours, without committing it."""
+    with collected(spark) as collector:
+        execute()
+    assert collector.staged is not None, "the collector takes the executed statement"
+    return collector.staged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from lakegate.quoting import quoted
 from lakegate.rows import few_rows
 from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.delta_table import DeltaTable
-from lakegate.rows.thread_scope import collected
+from lakegate.rows.thread_scope import staged_statement
 from lakegate.spark.fitting import comparable
 from lakegate.spark.sources import BAD
 from lakegate.streams.bad_records import column
@@ -271,10 +271,7 @@ class TargetRows:
             holds = _holds(source.schema["set"].dataType, self._set, "t.", "s.set.")
             values = {quoted(name): f"s.set.{quoted(name)}" for name in self._set}
             merge = merge.whenMatchedUpdate(condition=f"s.op = 'update' AND NOT ({holds})", set=cast("Any", values))
-        with collected(self._context.session) as collector:
-            merge.execute()
-        assert collector.staged is not None, "the collector takes the executed statement"
-        return collector.staged
+        return staged_statement(self._context.session, merge.execute)
 
     def _same(self, key: str) -> list[Any]:
         return [column(name) == F.col(f"{key}.{quoted(name)}") for name in self._match]

@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
 from lakegate.config import Erase, Mutate, StreamSpec
-from lakegate.quoting import quoted
+from lakegate.quoting import quoted, quoted_literal
 from lakegate.spark.fitting import fitted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD
 from lakegate.streams.bad_records import JSON, over_good, remembered, with_text
-from lakegate.streams.requests.table import NOTHING
+from lakegate.streams.requests.table import NOTHING, sql_type
 from lakegate.streams.table_rules import Rule, attempted, rules_broken_by
 
 _JSON = {**JSON, "timeZone": "UTC"}
@@ -160,40 +160,6 @@ class Intake:
             ]
         )
 
-    def stored(
-        self, good: DataFrame, layout: StructType, *, stamp: str, batch_id: int, now_ms: int, head: int
-    ) -> DataFrame:
-        """Returns the rows of the request table, in the state `stored`.
-
-        Args:
-            good: The result of `prepared`, without bad records.
-            layout: The request table's columns.
-            stamp: Together with the batch and the ordinal in it, a unique part of the request id.
-            batch_id: The micro-batch.
-            now_ms: The wall clock.
-            head: The target's version.
-        """
-        kind = self._kind
-        standing = kind.applies_to if isinstance(kind, Mutate) else "arrived_and_later"
-        ordinal = F.row_number().over(Window.orderBy(ORDER))
-        key = fields_of(good.schema["key"].dataType, "key")
-        rows = good.select("key", "set", "op", "seq", POSITION, ordinal.alias("ordinal"), digest(key).alias("key_hash"))
-        values = {
-            "source_position": F.col(POSITION),
-            "batch": F.lit(batch_id),
-            "request_id": F.concat(F.lit(f"{stamp}.{batch_id}."), F.col("ordinal").cast("string")),
-            "applies_to": F.lit(standing),
-            "state": F.lit("stored"),
-            "first_seen_ms": F.lit(now_ms),
-            "tested_version": F.lit(head),
-            "matched_rows": F.lit(0),
-        }
-        columns = []
-        for field in layout.fields:
-            own = F.col(field.name) if field.name in rows.columns else F.lit(None)
-            columns.append(values.get(field.name, own).cast(field.dataType).alias(field.name))
-        return rows.select(*columns)
-
     def _op(self) -> tuple[Column, Column]:
         """Returns the kind of a request, and a test of whether its evaluation raises."""
         kind = self._kind
@@ -207,6 +173,51 @@ class Intake:
         """Returns the value with the table's type, and the reason why it does not fit."""
         wanted = self._types.get(name.lower()) or StructField(name, batch.schema[given].dataType)
         return fitted(F.col(given), batch.schema[given].dataType, wanted)
+
+
+def stored(
+    good: DataFrame,
+    layout: StructType,
+    *,
+    applies_to: str,
+    stamp: str,
+    batch_id: int,
+    now_ms: int,
+    head: int,
+) -> DataFrame:
+    """Returns the rows of the request table, in the state `stored`.
+
+    Args:
+        good: The result of `Intake.prepared`, without bad records.
+        layout: The request table's columns.
+        applies_to: As in the file.
+        stamp: Together with the batch and the ordinal in it, a unique part of the request id.
+        batch_id: The micro-batch.
+        now_ms: The wall clock.
+        head: The target's version.
+    """
+    ordinal = F.row_number().over(Window.orderBy(ORDER))
+    key = digest(fields_of(good.schema["key"].dataType, "key"))
+    rows = good.select("key", "set", "op", "seq", POSITION, ordinal.alias("ordinal"), key.alias("key_hash"))
+    own = {name: name for name in ("key", "set", "op", "seq", "ordinal", "key_hash")}
+    values = {
+        **own,
+        "source_position": POSITION,
+        "batch": str(batch_id),
+        "request_id": f"concat({quoted_literal(f'{stamp}.{batch_id}.')}, ordinal)",
+        "applies_to": quoted_literal(applies_to),
+        "state": "'stored'",
+        "first_seen_ms": str(now_ms),
+        "tested_version": str(head),
+        "matched_rows": "0",
+    }
+    # As text, because each step of an expression that is built with functions is a call of the JVM.
+    return rows.selectExpr(
+        *[
+            f"CAST({values.get(field.name, 'NULL')} AS {sql_type(field.dataType)}) AS {quoted(field.name)}"
+            for field in layout.fields
+        ]
+    )
 
 
 def _over_good(sql: str) -> tuple[Column, Column]:

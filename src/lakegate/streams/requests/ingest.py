@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from lakegate.config import Erase, Mutate, StreamSpec
-from lakegate.delta.idempotent_writes import append, create_table
+from lakegate.delta.idempotent_writes import create_table
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ports import WriteToken
 from lakegate.rows.committer import Staged, publisher
-from lakegate.rows.conflict.read_set import Operation
-from lakegate.rows.statement import Dml, appending
+from lakegate.rows.statement import appending
 from lakegate.spark.sources import BAD
 from lakegate.streams.bad_records import refusals, refuse_bad, write_dead_letters
 from lakegate.streams.interfaces import STORE, BatchTurn, StreamContext
-from lakegate.streams.requests.columns import Intake
+from lakegate.streams.requests.columns import Intake, stored
 from lakegate.streams.requests.rules import Meaning
 from lakegate.streams.requests.standing import columns_property
 from lakegate.streams.requests.table import COLUMNS, PROPERTIES, RequestTable, ddl, layout
@@ -66,12 +64,18 @@ class Storing:
         if faults:
             raise InvalidRequest(faults=faults, advice="Name a column of the table")
 
-    def make_table(self, records: DataFrame, schema: StructType | None) -> bool:
+    def prepared(self, records: DataFrame, schema: StructType | None) -> DataFrame:
+        """Returns the requests of a batch, as `Intake.prepared` does, tested against the rules of the table that was last seen."""
+        log, target = self._context.log, self._context.target
+        rules = [] if schema is None else rules_of(log.metadata(target, log.seen(target)))
+        return Intake(self._spec, schema, rules).prepared(records)
+
+    def make_table(self, prepared: DataFrame, schema: StructType | None) -> bool:
         """Creates the request table if there is none, else compares its columns. Returns True if it is new."""
         if self._requests.head() >= 0:
-            self.refuse_other_columns(records, schema)
+            self.refuse_other_columns(prepared)
             return False
-        columns, properties = ddl(self._layout_of(records, schema)), PROPERTIES
+        columns, properties = ddl(self._layout_of(prepared)), PROPERTIES
         if schema is not None:
             by_name = {field.name.lower(): field for field in schema.fields}
             parts = {"key": self._match, "set": self._set}
@@ -80,9 +84,9 @@ class Storing:
         create_table(self._context.session, self._requests.location, columns, ["state"], properties=properties)
         return True
 
-    def refuse_other_columns(self, records: DataFrame, schema: StructType | None) -> None:
+    def refuse_other_columns(self, prepared: DataFrame) -> None:
         """Raises InvalidRequest if the columns have changed: requests are read by column position, so values would be mixed up."""
-        location, wanted = self._requests.location, self._layout_of(records, schema)
+        location, wanted = self._requests.location, self._layout_of(prepared)
         there = self._context.log.metadata(location).schema
         changed = [
             name for name in ("key", "set", "seq") if not _same_type(there[name].dataType, wanted[name].dataType)
@@ -95,30 +99,28 @@ class Storing:
                 table=location,
             )
 
-    def _layout_of(self, records: DataFrame, schema: StructType | None) -> StructType:
-        prepared = Intake(self._spec, schema).prepared(records).schema
-        values = prepared["set"].dataType if self._set else None
-        sequence = prepared["seq"].dataType if self._meaning.has_sequence else None
-        match = prepared["key"].dataType
+    def _layout_of(self, prepared: DataFrame) -> StructType:
+        found = prepared.schema
+        values = found["set"].dataType if self._set else None
+        sequence = found["seq"].dataType if self._meaning.has_sequence else None
+        match = found["key"].dataType
         assert isinstance(match, StructType)
         assert values is None or isinstance(values, StructType)
         return layout(match, values, sequence)
 
-    def taken_in(self, records: DataFrame, schema: StructType | None, stamp: str, batch_id: int) -> IngestedBatch:
-        """Returns a batch as rows of the request table, and its records that do not fit."""
-        location, log = self._requests.location, self._context.log
-        target = self._context.target
-        rules = [] if schema is None else rules_of(log.metadata(target, log.seen(target)))
-        intake = Intake(self._spec, schema, rules)
-        prepared, bad = intake.prepared(records), None
+    def taken_in(self, prepared: DataFrame, stamp: str, batch_id: int) -> IngestedBatch:
+        """Returns a batch as rows of the request table, and its records that do not fit. `prepared`: the result of `prepared`."""
+        log, bad = self._context.log, None
         if self._spec.on_bad_record == "fail":
             good = refuse_bad(prepared)
         else:
             prepared = prepared.persist()
             bad, good = prepared.where(F.col(BAD).isNotNull()), prepared.where(F.col(BAD).isNull())
-        rows = intake.stored(
+        kind = self._spec.kind
+        rows = stored(
             good,
-            log.metadata(location).schema,
+            log.metadata(self._requests.location).schema,
+            applies_to=kind.applies_to if isinstance(kind, Mutate) else "arrived_and_later",
             stamp=stamp,
             batch_id=batch_id,
             now_ms=self._context.clock.wall_ms(),
@@ -146,12 +148,8 @@ class Storing:
 
         def statement(token: WriteToken) -> None:
             session = self._context.session
-            if staged is None:
-                insert = partial(append, taken.rows, location, token)
-                dml = Dml(session=session, table=location, operation=Operation.INSERT, execute=insert)
-                publisher(session).publish(dml, token)
-            else:
-                publisher(session).finish(staged, token)
+            ours = publisher(session)
+            ours.finish(staged or ours.stage(appending(session, taken.rows, location)), token)
 
         try:
             if taken.bad is not None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakegate.delta.idempotent_writes import append, conflicts, confs, tokened
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
+from lakegate.rows import few_rows
 from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.conflict.read_set import Operation
+from lakegate.rows.delta_table import DeltaTable
 from lakegate.rows.statement import Dml
+from lakegate.rows.thread_scope import staged_statement
 from lakegate.streams.interfaces import SETTLE, BatchTurn, StreamContext, noted
 from lakegate.streams.requests.resolver import Held
 from lakegate.streams.requests.rules import Path, Settled
@@ -85,15 +87,16 @@ class Settling:
                 append(self._stored().limit(0), location, token)
                 return
             source, values = self._source(held, outcome), _values(outcome)
-            with tokened(session, token), conflicts():
-                if states == ["stored"]:
-                    publisher(session).publish(self._rewriting(self._stored(), source, values), token)
+            with conflicts():
+                if states == ["stored"] and not few_rows.is_for_driver(session, len(outcome.ids)):
+                    with tokened(session, token):
+                        publisher(session).publish(self._rewriting(self._stored(), source, values), token)
                     return
                 listed = ", ".join(f"'{state}'" for state in states)
-                table = DeltaTable.forPath(session, location).alias("t")
                 condition = f"t.request_id = s.request_id AND t.state IN ({listed})"
-                merge: Any = table.merge(source.alias("s"), condition).whenMatchedUpdate(set=cast("Any", values))
-                merge.execute()
+                merge: Any = DeltaTable.forPath(session, location).alias("t").merge(source.alias("s"), condition)
+                merge = merge.whenMatchedUpdate(set=cast("Any", values))
+                publisher(session).finish(staged_statement(session, merge.execute), token)
 
         turn.write(location, step=SETTLE, name="settle", statement=statement)
 
@@ -117,10 +120,12 @@ class Settling:
                 "matched_rows": pa.array([settled[i].matched_rows if i in settled else None for i in ids], pa.int64()),
             }
         )
-        source = self._context.session.createDataFrame(changes)
         if not outcome.effects:
-            return source
-        return source.join(self._effect_rows(held, outcome.effects), "request_id", "left")
+            return self._context.session.createDataFrame(changes)
+        changes = changes.append_column("effect", _effects(held, outcome.effects, ids))
+        stored = self._requests.raw().schema["effect"].dataType
+        source = self._context.session.createDataFrame(changes)
+        return source.withColumn("effect", F.col("effect").cast(stored))
 
     def _rewriting(self, stored: DataFrame, source: DataFrame, values: Mapping[str, str]) -> Dml:
         """Returns a statement that moves all stored requests to their new states in one job, without the search of a MERGE.
@@ -149,16 +154,16 @@ class Settling:
 
         return Dml(session=session, table=location, operation=Operation.OVERWRITE, execute=execute)
 
-    def _effect_rows(self, held: Held, effects: Mapping[str, Path]) -> DataFrame:
-        """Returns `request_id` and `effect`."""
-        lasts = [path.last for path in effects.values()]
-        ends = [None if last.op == "delete" else last.moves_to for last in lasts]
-        rows = held.taken([last.id for last in lasts]).select(["op", "set"])
-        rows = rows.append_column("request_id", pa.array(list(effects), pa.string()))
-        rows = rows.append_column("ends_at", pa.array(ends, pa.string()))
-        frame = self._context.session.createDataFrame(rows)
-        stored = self._requests.raw().schema["effect"].dataType
-        return frame.select("request_id", F.struct("op", "set", "ends_at").cast(stored).alias("effect"))
+
+def _effects(held: Held, effects: Mapping[str, Path], ids: Sequence[str]) -> pa.Array:
+    """Returns the `effect` of each request; null for a request without one."""
+    lasts = [path.last for path in effects.values()]
+    ends = [None if last.op == "delete" else last.moves_to for last in lasts]
+    rows = held.taken([last.id for last in lasts])
+    columns = [rows["op"].combine_chunks(), rows["set"].combine_chunks(), pa.array(ends, pa.string())]
+    place = {id_: number for number, id_ in enumerate(effects)}
+    found = pa.StructArray.from_arrays(columns, names=["op", "set", "ends_at"])
+    return found.take(pa.array([place.get(id_) for id_ in ids], pa.int64()))
 
 
 def _values(outcome: RequestOutcomes) -> dict[str, str]:

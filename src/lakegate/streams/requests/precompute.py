@@ -238,9 +238,10 @@ class PrecomputedBatches:
             schema = target_schema(self._context)
             if schema is not None and self._requests.head() >= 0 and not parts.standing.is_pending():
                 parts.storing.check_columns(schema)
+                prepared = parts.storing.prepared(records, schema)
                 # The turn does not compare the columns again for a result that was computed before it.
-                parts.storing.refuse_other_columns(records, schema)
-                computed = self._compute(records, schema, batch_id, before)
+                parts.storing.refuse_other_columns(prepared)
+                computed = self._compute(prepared, schema, batch_id, before)
             if computed is None:
                 with refusals(parts.spec):
                     records.count()
@@ -250,7 +251,7 @@ class PrecomputedBatches:
             raise
 
     def _compute(
-        self, records: DataFrame, schema: StructType, batch_id: int, before: Collection[str]
+        self, prepared: DataFrame, schema: StructType, batch_id: int, before: Collection[str]
     ) -> _Computed | None:
         """Computes a batch as far as possible now; None if requests of an earlier batch have no recorded outcome yet."""
         parts, session = self._parts, self._context.session
@@ -259,7 +260,7 @@ class PrecomputedBatches:
             stored = self._requests.rows(["stored"])
             if stored is None or not stored.isEmpty():
                 return None
-        taken = parts.storing.taken_in(records, schema, uuid.uuid4().hex[:8], batch_id)
+        taken = parts.storing.taken_in(prepared, uuid.uuid4().hex[:8], batch_id)
         change = None
         try:
             with refusals(parts.spec), in_parallel(session) as begin:

@@ -79,11 +79,12 @@ class RequestStream:
                 return self._precomputed.run(turn, self.tables(), batch_id)
             records = self._precomputed.records(batch_id)
             records = transformed(self._spec, batch) if records is None else records
-            if parts.storing.make_table(records, schema):
+            prepared = parts.storing.prepared(records, schema)
+            if parts.storing.make_table(prepared, schema):
                 parts.standing.write_notes()
             enter_all(turn, self.tables(), self._context.session, self._spec.name)
             look = parts.deciding.in_turn()
-            taken = parts.storing.taken_in(records, schema, str(turn.epoch), batch_id)
+            taken = parts.storing.taken_in(prepared, str(turn.epoch), batch_id)
             letters, _ = parts.storing.store(turn, taken, batch_id)
             self._precomputed.end_updates(batch_id)
             return replace(self._stored.run(turn, batch_id, look), dead_letters=letters)

@@ -110,12 +110,13 @@ def _shown(kind: DataType) -> DataType:
 
 def ddl(layout: StructType) -> str:
     """Returns the columns as SQL, for CREATE TABLE."""
-    return ", ".join(f"{quoted(field.name)} {_type(field.dataType)}" for field in layout.fields)
+    return ", ".join(f"{quoted(field.name)} {sql_type(field.dataType)}" for field in layout.fields)
 
 
-def _type(kind: DataType) -> str:
+def sql_type(kind: DataType) -> str:
+    """Returns a type as SQL."""
     if isinstance(kind, StructType):
-        return f"STRUCT<{', '.join(f'{quoted(field.name)}: {_type(field.dataType)}' for field in kind.fields)}>"
+        return f"STRUCT<{', '.join(f'{quoted(field.name)}: {sql_type(field.dataType)}' for field in kind.fields)}>"
     return kind.simpleString()
 
 
