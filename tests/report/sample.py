@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from lakegate.report import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
+from lakegate.report.data import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
 
 BEGIN_MS = 1_795_183_200_000
 """20 November 2026, 14:00 UTC."""

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from lakegate.report import CommitRow, Outcome, TurnRow, charts, facts
+from lakegate.report import charts, facts
+from lakegate.report.data import CommitRow, Outcome, TurnRow
 from tests.report.sample import JOBS, LOCK, TABLE, sample
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakegate.report import Outcome, TurnRow
+from lakegate.report.data import Outcome, TurnRow
 from lakegate.telemetry.events import TurnEnded
 from tests.report.sample import BEGIN_MS, JOBS, sample
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegate.report import Outcome, ReportData, TurnRow, facts, words
+from lakegate.report import facts, words
+from lakegate.report.data import Outcome, ReportData, TurnRow
 from tests.report.sample import sample
 
 OVERLAPPED = "; 1 pair of them overlapped."

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from lakegate.report import CommitRow, Outcome, ReportData, TurnRow, charts, render
+from lakegate.report import charts
+from lakegate.report.data import CommitRow, Outcome, ReportData, TurnRow
+from lakegate.report.html_file import render
 from tests.report.sample import sample
 
 EVIL = """</script><script>alert(1)</script><img src=x onerror=alert(2)>"'&amp;\u2028"""

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from lakegate.report import CommitRow, Outcome, ReportData, facts, render
+from lakegate.report import facts
+from lakegate.report.data import CommitRow, Outcome, ReportData
+from lakegate.report.html_file import render
 from tests.report.sample import LOCK, TABLE, sample
 
 pytestmark = pytest.mark.browser

@@ -16,7 +16,7 @@ from lakegate.cli.output import FORMAT, OUTPUT, SPEC, say
 from lakegate.delta.commit_file import Commit
 from lakegate.errors import Corrupt, Unavailable
 from lakegate.private_files import write_file
-from lakegate.report import COMPARISON, CommitRow, Comparison, ReportData, TurnRow, render
+from lakegate.report.data import COMPARISON, CommitRow, Comparison, ReportData, TurnRow
 
 
 @app.command("report")
@@ -27,6 +27,7 @@ def report_command(
 ) -> None:
     """Draw turns and commits as one HTML file that needs no network."""
     from lakegate.ops.inspection import commits_of, turns_of
+    from lakegate.report.html_file import render
 
     pipeline = settings.load_pipeline(spec)
     data = ReportData(

@@ -37,17 +37,9 @@ from lakegate.demo.lake import INGESTION, JOBS, LOCK, Lake, fill
 from lakegate.demo.records import Cut, Inputs
 from lakegate.ids import Version
 from lakegate.ops import inspection
-from lakegate.report import (
-    COMPARISON,
-    CommitRow,
-    Comparison,
-    ComparisonColumn,
-    Outcome,
-    ReportData,
-    TurnRow,
-    facts,
-    render,
-)
+from lakegate.report import facts
+from lakegate.report.data import COMPARISON, CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
+from lakegate.report.html_file import render
 from lakegate.runtime import new_session, open_store
 
 if TYPE_CHECKING:

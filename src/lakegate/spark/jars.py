@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version as installed_version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Literal
@@ -120,6 +119,8 @@ def spark_line(version: str | None = None) -> str:
     if version is None:
         if find_spec("pyspark") is None:
             raise MissingExtra("PySpark is not installed", advice="pip install 'pyspark>=4.1,<4.3'")
+        from importlib.metadata import version as installed_version
+
         version = installed_version("pyspark")
     line = ".".join(version.split(".")[:2])
     if line not in SPARK_LINES:
