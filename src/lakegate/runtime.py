@@ -58,6 +58,7 @@ def new_session(
         java=settings.java_sources(),
         environ=settings.process_environment(),
         submitted=settings.is_submitted(),
+        logs=settings.spark_logs(),
         progress=progress,
     )
 

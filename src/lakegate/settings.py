@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -101,6 +102,19 @@ def working_directory() -> str:
 def is_submitted() -> bool:
     """Returns True if spark-submit started this process, with its own JVM and settings."""
     return "PYSPARK_GATEWAY_PORT" in environment()
+
+
+def spark_logs(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Returns the folder for the log files of Spark's JVM: LAKEGATE_SPARK_LOGS; None: its log lines go to standard error.
+
+    Without the setting there are log files only if standard error is a terminal. `-` never makes one.
+    """
+    environ = environment() if environ is None else environ
+    given = environ.get("LAKEGATE_SPARK_LOGS")
+    if given == "-" or (not given and not sys.stderr.isatty()):
+        return None
+    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or Path.home()) / ".local" / "state"
+    return Path(given).expanduser() if given else Path(state) / "lakegate"
 
 
 LOG_FORMATS: Final = ("off", "json")

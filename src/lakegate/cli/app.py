@@ -16,7 +16,6 @@ app = typer.Typer(
     name="lakegate",
     help="Many Spark writers, one Delta table, in a stated order.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -67,8 +66,10 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    verbose: bool = typer.Option(False, "--verbose", help="Print Spark's log lines; a file takes them otherwise."),
 ) -> None:
-    pass
+    if verbose:
+        os.environ["LAKEGATE_SPARK_LOGS"] = "-"  # child processes inherit it
 
 
 def run() -> None:
@@ -79,6 +80,7 @@ def run() -> None:
         app()
     except LakegateError as error:
         print(f"lakegate: {error}", file=sys.stderr)
+        _name_log()
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("lakegate: interrupted", file=sys.stderr)
@@ -92,6 +94,16 @@ def run() -> None:
 
         refused = refusal(error)
         if refused is None:
+            _name_log()
             raise
         print(f"lakegate: {refused}", file=sys.stderr)
+        _name_log()
         sys.exit(refused.exit_code)
+
+
+def _name_log() -> None:
+    """Names the log file of Spark, after an error."""
+    launch = sys.modules.get("lakegate.spark.launch")  # without a session it was not imported
+    file = None if launch is None else launch.log_file()
+    if file is not None:
+        print(f"lakegate: Spark's log is {file}", file=sys.stderr)

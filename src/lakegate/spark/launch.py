@@ -1,28 +1,59 @@
-"""Starts the JVM of a local session with no setting in its command line, which every user of the machine can read."""
+"""Starts the JVM of a local session with no setting in its command line, which every user of the machine can read.
+
+On a terminal its log lines go to a file. Elsewhere they go to standard error, as Spark's do.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shlex
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+
+from lakegate.errors import Unavailable
+from lakegate.private_files import make_folder, open_file
 
 LOOPBACK = "127.0.0.1"
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _HARMLESS_OPTIONS = ("-X", "-ea", "-da", "--add-opens", "--add-exports", "--enable-native-access")
 """JVM options that hold no secret; a `-D…` or the options of an agent may. Spark's launcher checks some of them."""
+_LOG_NAME = re.compile(r"spark-\d{8}-\d{6}-\d+\.log")
+LOGS_KEPT = 20
+"""Number of the newest log files that stay in a folder."""
+_log: Path | None = None
 
 
-def start_jvm(settings: Mapping[str, str], environ: MutableMapping[str, str], defaults: Mapping[str, str]) -> None:
+def start_jvm(
+    settings: Mapping[str, str],
+    environ: MutableMapping[str, str],
+    defaults: Mapping[str, str],
+    logs: Path | None = None,
+) -> None:
     """Starts the JVM of this process with `settings`, and with those of `defaults` that the user has not set elsewhere.
 
     PySpark passes each setting to `spark-submit` as `--conf key=value`. Here the settings are in a file that only this user can
     read. The file is deleted when the JVM has started. A running JVM stays as it is.
+
+    Args:
+        settings: Spark configuration.
+        environ: The environment of this process, which the JVM inherits.
+        defaults: Weaker settings.
+        logs: Folder for the log file of the JVM; None, or a folder that cannot be written: standard error.
+
+    Raises:
+        Unavailable: The JVM ended before it was ready.
     """
     with tempfile.TemporaryDirectory(prefix="lakegate-") as name:
         folder = Path(name)  # mkdtemp: mode 0700, and a name that nobody can predict
@@ -38,7 +69,57 @@ def start_jvm(settings: Mapping[str, str], environ: MutableMapping[str, str], de
                 environ.get("SPARK_LOCAL_IP") or LOOPBACK
             )  # the web UI listens there, and not by bindAddress
         with _added(more, environ):
+            _start(logs)
+
+
+def log_file() -> Path | None:
+    """Returns the log file of this process's JVM; None if there is no JVM, or if its log lines go to standard error."""
+    return _log
+
+
+def _start(logs: Path | None) -> None:
+    try:
+        if logs is None or SparkContext._gateway is not None:
             SparkContext._ensure_initialized()
+        else:
+            _start_with_log(logs)
+    except PySparkRuntimeError as error:
+        where = "in its lines above" if _log is None else f"in {_log}"
+        raise Unavailable("Spark's JVM ended while it started", advice=f"Look for the reason {where}") from error
+
+
+def _start_with_log(logs: Path) -> None:
+    global _log
+    file = logs / f"spark-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    try:
+        make_folder(logs)
+        output = open_file(file, os.O_WRONLY | os.O_APPEND)
+    except OSError:
+        SparkContext._ensure_initialized()
+        return
+    _log = file
+    try:
+        _remove_old(logs)
+        with _progress():
+            launch: Any = launch_gateway
+            SparkContext._ensure_initialized(gateway=launch(popen_kwargs={"stdout": output, "stderr": output}))
+    finally:
+        os.close(output)
+
+
+def _progress() -> contextlib.AbstractContextManager[object]:
+    """Shows on a terminal that the JVM starts; not in a child process, whose input is a pipe."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status("Starting Spark")
+
+
+def _remove_old(logs: Path) -> None:
+    named = sorted(file for file in logs.iterdir() if _LOG_NAME.fullmatch(file.name))
+    for file in named[:-LOGS_KEPT]:
+        file.unlink(missing_ok=True)
 
 
 def _lines(settings: Mapping[str, str]) -> str:

@@ -79,6 +79,7 @@ def session(
     java: JavaSources,
     environ: MutableMapping[str, str],
     submitted: bool = False,
+    logs: Path | None = None,
     progress: Progress | None = None,
 ) -> SparkSession:
     """Returns a session in which Delta works and a commit on local disk is put-if-absent between processes.
@@ -97,12 +98,13 @@ def session(
         java: Where a Java runtime may be.
         environ: The environment of this process, which the JVM inherits.
         submitted: This process was started by spark-submit, so it already has a JVM and settings.
+        logs: Folder for the log file of the JVM; None: its log lines go to standard error.
         progress: Called for each jar that is fetched.
 
     Raises:
         InvalidRequest: The existing session, or the one that `conf` asks for, cannot be used; nothing was changed.
         MissingExtra: No Java 17 or 21.
-        Unavailable: A jar cannot be fetched.
+        Unavailable: A jar cannot be fetched, or the JVM does not start.
     """
     given = dict(conf or {})
     if s3 and spark_line() not in S3_LINES:
@@ -134,7 +136,7 @@ def session(
         if given["spark.master"].startswith("local"):
             environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
             defaults = LOCAL_DEFAULTS | _fitting(given["spark.master"])
-        start_jvm(given, environ, defaults)
+        start_jvm(given, environ, defaults, logs)
     builder = SparkSession.builder.appName(name)
     for key, value in given.items():
         builder = builder.config(key, value)
