@@ -37,7 +37,7 @@ env: .venv/.installed
 	"$$python" -m venv .tools && .tools/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8' && touch $@
 
 .venv/.synced: requirements.lock .tools/.installed
-	@echo '== .venv: PySpark, Delta and the tools of the tests from requirements.lock (the first time about 700 MB to download; 1.2 GB on disk)'
+	@echo '== .venv: PySpark, Delta and the tools of the tests from requirements.lock (the first time about 700 MB to download; 1.6 GB on disk)'
 	@test -x .venv/bin/python || .tools/bin/uv venv --quiet --python .tools/bin/python .venv
 	@.tools/bin/uv pip sync --python .venv/bin/python --require-hashes requirements.lock
 	@touch $@

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from lakegate.errors import MissingExtra
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.plan.net_changes import Net, canonical
 from lakegate.syncs.plan.table_schema import TableSchema
@@ -85,26 +84,21 @@ class Assignment:
 
 def components(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
     """Returns groups of connected nodes, the largest group first; each group in ascending order."""
-    try:  # imported here, so that reading a pipeline does not need scipy
-        import numpy as np
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-    except ImportError as error:
-        raise MissingExtra(
-            "scipy, which finds the rows that share a transaction, is not installed; nothing was written",
-            advice="pip install 'lakegate[sync]'",
-        ) from error
+    above: dict[int, int] = {}
 
-    found = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    if not len(found):
-        return ()
-    nodes, numbered = np.unique(found, return_inverse=True)
-    links = numbered.reshape(-1, 2)
-    graph = coo_array((np.ones(len(links), dtype=np.int8), (links[:, 0], links[:, 1])), shape=(len(nodes), len(nodes)))
-    _, label = connected_components(graph, directed=False)
+    def top(node: int) -> int:
+        found = above.setdefault(node, node)
+        while found != above[found]:
+            found = above[found]
+        while node != found:  # so that later searches are short
+            above[node], node = found, above[node]
+        return found
+
+    for one, other in pairs:
+        above[top(one)] = top(other)
     groups: dict[int, list[int]] = {}
-    for node, group in zip(nodes.tolist(), label.tolist(), strict=True):
-        groups.setdefault(group, []).append(node)
+    for node in sorted(above):
+        groups.setdefault(top(node), []).append(node)
     return tuple(sorted((tuple(group) for group in groups.values()), key=lambda group: (-len(group), group)))
 
 

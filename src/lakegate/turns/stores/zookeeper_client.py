@@ -219,7 +219,7 @@ class _Client(KazooClient):  # type: ignore[misc]
         """Connected, or refused for good."""
         if place.auth == "sasl" and find_spec("puresasl") is None:
             raise MissingExtra(
-                "auth=sasl needs pure-sasl; nothing was done", advice="pip install 'lakegate[zookeeper]'"
+                "auth=sasl needs pure-sasl; nothing was done", advice="pip install 'lakegate[zookeeper-sasl]'"
             )
         session_s = place.session_timeout_ms / 1000
         login = (place.user or "", secrets.password or "")
