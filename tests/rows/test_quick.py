@@ -156,29 +156,43 @@ def test_a_quick_merge_or_insert_does_what_stock_delta_does(session: SparkSessio
         pair.same()
 
 
-REWRITING = (STATEMENTS[0], STATEMENTS[1], STATEMENTS[9], *MERGES[:3])
+REWRITING = (STATEMENTS[0], STATEMENTS[1], MERGES[0], STATEMENTS[9], *MERGES[1:3])
+NO_VECTORS = "'delta.enableDeletionVectors' = 'false', 'delta.enableChangeDataFeed' = 'true'"
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize("feed", ["true", pytest.param("false", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    ("place", "statements"), [("", 3), pytest.param("PARTITIONED BY (p)", len(REWRITING), marks=pytest.mark.matrix)]
+)
 def test_a_table_without_deletion_vectors_ends_as_by_stock_delta(
-    session: SparkSession, tmp_path: Path, feed: str
+    session: SparkSession, tmp_path: Path, place: str, statements: int
 ) -> None:
     """Each statement begins on the same files: stock Delta writes a file per task, and its metrics count the rewritten files."""
-    properties = f"'delta.enableDeletionVectors' = 'false', 'delta.enableChangeDataFeed' = '{feed}'"
-    with pair_of(session, tmp_path, f"({COLUMNS}) USING delta PARTITIONED BY (p) TBLPROPERTIES ({properties})") as pair:
-        for number, text in enumerate(REWRITING):
+    with pair_of(session, tmp_path, f"({COLUMNS}) USING delta {place} TBLPROPERTIES ({NO_VECTORS})") as pair:
+        for number, text in enumerate(REWRITING[:statements]):
             stock, quick = (
                 str(shutil.copytree(pair.stock, tmp_path / f"{name}-{number}")) for name in ("stock", "quick")
             )
             one = Pair(session, stock, quick)
             assert one.run(text) is None, text
             one.same()
-        pair.by_stock("INSERT INTO {t} (id, p) SELECT id, 'many' FROM range(20000, 31000)")
-        shutil.rmtree(pair.quick)
-        shutil.copytree(pair.stock, pair.quick)
-        assert pair.run("UPDATE {t} SET v = 1 WHERE id = 20000") == "it rewrites more than 10000 rows"
-        pair.same()
+
+
+def test_a_file_with_many_rows_or_a_vector_is_not_rewritten_in_the_driver(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """The vector is older than the property that forbids new ones."""
+    for rows, why in ((11_000, "it rewrites more than 10000 rows"), (30, "it rewrites a file with a deletion vector")):
+        table = f"delta.`{tmp_path / str(rows)}`"
+        session.sql(f"CREATE TABLE {table} (id BIGINT) USING delta TBLPROPERTIES ({VECTORS})")
+        session.sql(f"INSERT INTO {table} SELECT id FROM range(0, {rows}, 1, 1)")
+        if rows == 30:
+            session.sql(f"DELETE FROM {table} WHERE id = 3")
+        session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
+        before = session.table(table).count()
+        done: Any = lakegate.sql(session, f"DELETE FROM {table} WHERE id = 7")
+        assert done.lakegate.why_stock == why
+        assert session.table(table).count() == before - 1
 
 
 def test_a_row_that_a_constraint_refuses_is_refused_as_by_stock_delta(session: SparkSession, tmp_path: Path) -> None:
