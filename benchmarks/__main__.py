@@ -10,6 +10,7 @@ ALL = (
     "turns_dynamodb",
     "microbatch",
     "streams",
+    "mutations",
     "rows",
     "quick",
     "coverage",
