@@ -15,6 +15,7 @@ ALL = (
     "quick",
     "coverage",
     "sync",
+    "delay",
     "feed",
     "many",
     "s3",

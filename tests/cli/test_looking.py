@@ -140,6 +140,7 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
         "pipeline": "p",
         "erasures": [{"job": "Gone", "left": None, "note": "nothing was erased yet"}],
         "sources": [],
+        "syncs": [],
         "requests": [{"job": "Gone", "kept": [], "note": None}],
         "lags": [],
         "locks": [

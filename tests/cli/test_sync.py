@@ -35,6 +35,9 @@ from tests.cli.sync_of_people import (
     sync,
 )
 
+LEVEL = {"p50_ms": None, "p99_ms": None, "changes": 0, "now_ms": 0, "window_ms": 900_000}
+"""The delay of a sync that has everything. Change files do not tell when their changes were committed."""
+
 # ---------------------------------------------------------------------------------------------------- what it does
 
 
@@ -46,7 +49,7 @@ def test_a_swap_is_applied_once(tmp_path: Path, pace: str, plan: str) -> None:
     bring(tmp_path, "1", SWAP)
     ran = sync(tmp_path, "run", pace, "--output", "json")
     assert ran.code == 0, ran.err
-    counts = {"sync": "crm", "batches": 1, "changes": 2, "rows": 2, "set_apart": 0, "position": 1}
+    counts = {"sync": "crm", "batches": 1, "changes": 2, "rows": 2, "set_apart": 0, "position": 1, "delay": LEVEL}
     assert ran.json == {"format": 1, "syncs": [counts]}
     assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c")]
     again = sync(tmp_path, "run", pace, "--output", "json")
@@ -142,13 +145,13 @@ def test_status_before_and_after(tmp_path: Path) -> None:
     bring(tmp_path, "1", SWAP)
     before = state_of(tmp_path)
     new = {"sync": "crm", "stream": "p/crm", "position": None, "last_batch": 0, "epoch": 0, "pending": None}
-    new |= {"dead_rows": 0, "error": None}
+    new |= {"dead_rows": 0, "delay": {**LEVEL, "now_ms": None}, "error": None}
     assert sync(tmp_path, "status", "--output", "json").json == {"format": 1, "syncs": [new]}
     assert state_of(tmp_path) == before
     sync(tmp_path, "run", "--once")
     for _ in range(2):
         (line,) = sync(tmp_path, "status", "--output", "jsonl").lines
-        assert line == {"format": 1, **new, "position": 1, "last_batch": 1, "epoch": 1}
+        assert line == {"format": 1, **new, "position": 1, "last_batch": 1, "epoch": 1, "delay": LEVEL}
 
 
 @pytest.mark.slow

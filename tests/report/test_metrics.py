@@ -21,6 +21,7 @@ from lakegate.ops.status import HolderStatus, JobStatus, LockStatus, WaitingStat
 from lakegate.ops.stored_requests import StateCount
 from lakegate.report.metrics import METRICS, MetricsInput, families
 from lakegate.report.statements import STATEMENT_METRICS, StatementMetrics
+from lakegate.syncs.plan.delay import SyncDelay
 from lakegate.telemetry.events import PersonActed, StatementPublished
 from tests.cli.command import lakegate
 from tests.ops.lake import FILE, healthy
@@ -70,6 +71,7 @@ FACTS = MetricsInput(
             ],
         )
     ],
+    delays=[("crm", SyncDelay(p50_ms=210, p99_ms=900, changes=7, now_ms=0))],
 )
 
 
@@ -120,6 +122,9 @@ def test_every_declared_metric_is_exposed_with_its_labels_and_no_other() -> None
         ("lakegate_actions_total", {"lock": "L", "action": "break"}, 1),
         ("lakegate_requests_kept", {"job": "Out", "state": "dead", "age": "1h"}, 2),
         ("lakegate_requests_oldest_timestamp_seconds", {"job": "Out", "state": "dead"}, 4.0),
+        ("lakegate_sync_delay_seconds", {"sync": "crm", "quantile": "0.5"}, 0.21),
+        ("lakegate_sync_delay_seconds", {"sync": "crm", "quantile": "0.99"}, 0.9),
+        ("lakegate_sync_delay_now_seconds", {"sync": "crm"}, 0),
     ],
 )
 def test_a_metric_says_what_the_record_and_the_ledger_say(name: str, labels: dict[str, str], expected: float) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -13,9 +15,11 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from harness.changes import scenarios
+from lakegate.config import parse
 from lakegate.demo.database_servers import fresh_sqlite
 from lakegate.errors import CheckpointMismatch, Corrupt, Unavailable
 from lakegate.syncs.runner import SyncSettings, run
+from lakegate.syncs.session import Carrier, SyncSession
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_kafka import EnvelopeTopics
 from tests.cli.command import lakegate
@@ -113,6 +117,105 @@ def test_retention_loses_nothing_that_was_read(kafka_servers: str) -> None:
             last = list(source.transactions(-1))[-1][-1]
             assert last.op == "d"
     assert list(source.transactions(last.seq, last.place)) == []
+    source.close()
+
+
+@pytest.mark.kafka
+def test_an_idle_sync_takes_a_message_as_it_comes(kafka_servers: str, tmp_path: Path) -> None:
+    """The client notices it between two passes. Nothing is noticed twice."""
+    prefix = f"p{uuid.uuid4().hex}"
+    make(kafka_servers, f"{prefix}.s.t")
+    database = fresh_sqlite(tmp_path)
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    text = (
+        f"name: p\nsync:\n  crm:\n    from: {{kafka: {prefix}.s.t, servers: '{kafka_servers}', format: debezium}}\n"
+        f"    to: 'sqlite:{next(tmp_path.glob('*.db'))}'\n"
+    )
+    pipeline = parse(text, origin="lakegate.yml", base_dir=str(tmp_path), environ={})
+    delays_ms = []
+    with SyncSession(pipeline, pipeline.sync("crm")) as sync:
+        carrier = Carrier(sync, is_patient_from_the_start=True)
+        assert list(carrier.carry()) == []
+        for n in range(3):
+            assert not carrier.has_news()
+            with SyncSession(pipeline, pipeline.sync("crm")) as other:
+                assert other.delay().now_ms == 0
+            send(
+                kafka_servers,
+                f"{prefix}.s.t",
+                [{"op": "c", "after": {"id": n}, "source": {"table": "t", "schema": "s"}}],
+            )
+            with SyncSession(pipeline, pipeline.sync("crm")) as other:
+                now_ms = other.delay().now_ms  # by the broker's clock: the message says nothing
+                assert now_ms is not None
+                assert now_ms > 0
+            until_s = time.monotonic() + 30
+            while not carrier.has_news():
+                assert time.monotonic() < until_s
+                time.sleep(0.01)
+            (applied,) = carrier.carry()
+            ((at_ms, count),) = applied.commits.items()
+            assert count == 1
+            delays_ms.append(applied.committed_at_ms - at_ms)
+        assert sync.delay().changes == 3
+    assert all(0 < one < 60_000 for one in delays_ms)
+    assert database.query("SELECT count(*) FROM t") == [(3,)]
+
+
+@pytest.mark.kafka
+def test_a_pass_waits_for_no_second_message(kafka_servers: str) -> None:
+    """A call that does takes at least a second, each time."""
+    prefix, after, place, took_s = f"p{uuid.uuid4().hex}", -1, None, []
+    make(kafka_servers, f"{prefix}.s.t")
+    source = reader(kafka_servers, prefix, transactions=False)
+    for n in range(5):
+        send(kafka_servers, f"{prefix}.s.t", [{"op": "c", "after": {"id": n}, "source": {"table": "t", "schema": "s"}}])
+        begun_s = time.monotonic()
+        ((change,),) = source.transactions(after, place)
+        took_s.append(time.monotonic() - begun_s)
+        assert change.after == {"id": n}
+        after, place = change.seq, change.place
+    source.close()
+    assert min(took_s) < 0.9, took_s
+
+
+@pytest.mark.kafka
+def test_messages_that_arrive_while_others_are_read_come_once(
+    kafka_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within passes and between them, also those of full partitions; some passes are given up, and begin again where they were."""
+    monkeypatch.setattr("lakegate.syncs.sources.debezium_kafka.HELD_MAX", 50)
+    prefix, count, chance = f"p{uuid.uuid4().hex}", 6_000, random.Random(5)
+    topic = f"{prefix}.s.t"
+    make(kafka_servers, topic)
+    row = {"op": "c", "source": {"table": "t", "schema": "s"}}
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": kafka_servers, "linger.ms": 0})
+        for n in range(count):
+            producer.produce(topic, value=json.dumps({**row, "after": {"id": n}}), partition=n % PARTITIONS)
+            if n % 20 == 0:
+                producer.flush(30)
+        assert producer.flush(30) == 0
+
+    source = reader(kafka_servers, prefix, transactions=False)
+    came, after, place = [], -1, None
+    until_s = time.monotonic() + 60
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    while len(came) < count:
+        assert time.monotonic() < until_s, sorted(set(range(count)) - set(came))
+        ends_after = chance.choice([3, 40, 400, 2_000])
+        for n, group in enumerate(source.transactions(after, place)):
+            came += [change.after["id"] for change in group if change.after is not None]
+            after, place = group[-1].seq, group[-1].place
+            if n == ends_after:
+                break
+    writer.join()
+    assert sorted(came) == list(range(count))
+    for partition in range(PARTITIONS):
+        mine = [n for n in came if n % PARTITIONS == partition]
+        assert mine == sorted(mine)
     source.close()
 
 

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakegate.config import Pipeline, parse
+from lakegate.delta.local_files import LocalLog
 from lakegate.demo.database_servers import Database, fresh_postgres, fresh_sqlite
 from lakegate.errors import CheckpointMismatch, InvalidRequest
 from lakegate.syncs.session import Carrier, SyncSession
@@ -117,6 +118,29 @@ def test_an_idle_sync_notices_a_commit_before_its_next_pass(lake: Lake) -> None:
         assert carrier.has_news()
         assert [one.through for one in carrier.carry()] == [3]
         assert not carrier.has_news()
+
+
+def test_the_delay_of_a_table_begins_with_its_commits(lake: Lake) -> None:
+    """By the time in the commit; a commit that changes no row leaves nothing missing."""
+    lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
+    lake.sql("INSERT INTO @ VALUES (1, 'a')")
+    with lake.opened() as sync:
+        assert sync.delay().now_ms is None  # nothing was loaded yet
+    assert lake.carry() == [1]
+    lake.sql("INSERT INTO @ VALUES (2, 'b'), (3, 'c')")
+    lake.sql("INSERT INTO @ VALUES (4, 'd')")
+    times = [one.timestamp_ms for one in LocalLog(lake.path).commits(1)]
+    before_ms = time.time_ns() // 1_000_000 - times[0]
+    with lake.opened() as sync:
+        now_ms = sync.delay().now_ms
+        assert now_ms is not None
+        assert before_ms <= now_ms <= time.time_ns() // 1_000_000 - times[0]
+        commits = [one.commits for one in next(sync.passes())]
+        assert {at_ms: count for one in commits for at_ms, count in one.items()} == {times[0]: 2, times[1]: 1}
+        assert sync.delay().now_ms == 0
+    lake.sql("OPTIMIZE @")
+    with lake.opened() as sync:
+        assert (sync.delay().now_ms, sync.delay().changes) == (0, 3)
 
 
 def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class _Collector:
         self._pipeline = pipeline
 
     def collect(self) -> Iterator[Family]:
-        from lakegate.ops.inspection import actions_of, kept_of, status_of, turns_of
+        from lakegate.ops.inspection import actions_of, delays_of, kept_of, status_of, turns_of
         from lakegate.report.metrics import MetricsInput, families
 
         pipeline = self._pipeline
@@ -92,5 +92,6 @@ class _Collector:
             turns=turns_of(pipeline),
             actions=actions_of(pipeline),
             kept=[(one.job, one.kept) for one in kept_of(pipeline)],
+            delays=[(one.sync, one.delay) for one in delays_of(pipeline) if one.delay is not None],
         )
         yield from families(facts)

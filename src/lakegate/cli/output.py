@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from lakegate.cli.app import Output
 from lakegate.redaction import printable
+from lakegate.report import words
+
+if TYPE_CHECKING:
+    from lakegate.syncs.plan.delay import SyncDelay
 
 FORMAT = 1
 """The format of every JSON document that a command prints; raised when a key is removed or changes its meaning."""
@@ -31,6 +35,16 @@ def document(output: Output, rows_key: str, rows: Sequence[Mapping[str, Any]], *
 def say(text: str, *, err: bool = False) -> None:
     """Prints a line for people. Control characters of names, keys and reasons are shown as escapes, never obeyed."""
     typer.echo(printable(text), err=err)
+
+
+def delay_words(delay: SyncDelay) -> str:
+    """Returns the delay of a sync for people, in a line of a terminal."""
+    now = "unknown" if delay.now_ms is None else words.span(delay.now_ms)
+    window = words.span(delay.window_ms)
+    if delay.p50_ms is None:
+        return f"delay now {now}; no known delay in the last {window}"
+    percentiles = f"p50 {words.span(delay.p50_ms)}, p99 {words.span(delay.p99_ms)}"
+    return f"delay now {now}; {percentiles} ({words.counted(delay.changes, 'change')} in {window})"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

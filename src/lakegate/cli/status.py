@@ -11,7 +11,7 @@ import typer
 
 from lakegate import settings
 from lakegate.cli.app import Output, app
-from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
+from lakegate.cli.output import OUTPUT, SPEC, delay_words, document, say, styled, table
 from lakegate.errors import TurnNotGranted
 from lakegate.ops.kafka_lag import TopicLag
 from lakegate.ops.status import JobStatus, LockStatus
@@ -20,7 +20,7 @@ from lakegate.report import words
 
 if TYPE_CHECKING:
     from lakegate.config import Pipeline
-    from lakegate.ops.inspection import ErasureStatus, KeptStatus, LagStatus, SourceStatus
+    from lakegate.ops.inspection import DelayStatus, ErasureStatus, KeptStatus, LagStatus, SourceStatus
 
 
 @app.command("status")
@@ -36,7 +36,8 @@ def status_command(
     """Show each lock: its holder, the waiting jobs with reasons, the state of each job, overdue streams, stored requests.
 
     For streams that read Kafka: how many records of each topic are left to read, if the broker answers. For streams that read
-    files: files that were not read, or have changed since they were read, and why.
+    files: files that were not read, or have changed since they were read, and why. For syncs: the delay from the commit at the
+    source to the commit in the target.
 
     A stream is late when its last turn was completed more than twice `every` ago, and it is neither idle nor paused.
     """
@@ -55,13 +56,13 @@ def status_command(
 
 def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobStatus]:
     """Prints the current state; returns the jobs that are late."""
-    from lakegate.ops.inspection import erasures_of, kept_of, lags_of, sources_of, status_of
+    from lakegate.ops.inspection import delays_of, erasures_of, kept_of, lags_of, sources_of, status_of
 
     locks, erasures, kept, lags = status_of(pipeline), erasures_of(pipeline), kept_of(pipeline), lags_of(pipeline)
-    sources = sources_of(pipeline)
+    sources, delays = sources_of(pipeline), delays_of(pipeline)
     late = [job for lock in locks for job in lock.jobs if job.is_late]
     if output is not Output.TEXT:
-        _document(pipeline, output, locks, erasures, kept, lags, sources)
+        _document(pipeline, output, locks, erasures, kept, lags, sources, delays)
         return late
     if is_watched:
         if sys.stdout.isatty():
@@ -86,6 +87,9 @@ def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobSt
             say(f"{one.job}: {one.note}")
         for state in one.kept:
             say(f"{one.job}: {_kept_line(state)}")
+    for sync in delays:
+        said = f"its delay is unknown: {sync.note}" if sync.delay is None else delay_words(sync.delay)
+        say(f"{sync.sync}: {said}")
     return late
 
 
@@ -108,6 +112,7 @@ def _document(
     kept: list[KeptStatus],
     lags: list[LagStatus],
     sources: list[SourceStatus],
+    delays: list[DelayStatus],
 ) -> None:
     rows: list[dict[str, Any]] = [{"kind": "lock", **dataclasses.asdict(lock)} for lock in locks]
     for erasure in erasures:
@@ -127,10 +132,18 @@ def _document(
         }
         for source in sources
     ]
+    rows += [{"kind": "sync", **dataclasses.asdict(one)} for one in delays]
     if output is Output.JSONL:
         document(output, "", rows)
         return
-    kinds = {"lock": "locks", "erasure": "erasures", "requests": "requests", "lag": "lags", "source": "sources"}
+    kinds = {
+        "lock": "locks",
+        "erasure": "erasures",
+        "requests": "requests",
+        "lag": "lags",
+        "source": "sources",
+        "sync": "syncs",
+    }
     by_kind: dict[str, list[dict[str, Any]]] = {name: [] for name in kinds.values()}
     for row in rows:
         by_kind[kinds[row.pop("kind")]].append(row)
@@ -143,6 +156,7 @@ def _document(
         requests=by_kind["requests"],
         lags=by_kind["lags"],
         sources=by_kind["sources"],
+        syncs=by_kind["syncs"],
     )
 
 

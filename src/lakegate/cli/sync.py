@@ -18,7 +18,7 @@ import typer
 
 from lakegate import settings
 from lakegate.cli.app import Output, app
-from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
+from lakegate.cli.output import OUTPUT, SPEC, delay_words, document, say, styled, table
 from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError, Unavailable, combined_exit_code
 from lakegate.report import words
 
@@ -90,6 +90,9 @@ def run_command(
     counts = {session.name: SyncReport(sync=session.name) for session in sessions}
     try:
         _carry(sessions, counts, stop, output, once=once, until_idle=until_idle)
+        for session in sessions:
+            with contextlib.suppress(LakegateError):  # a target that is away now has no figures
+                counts[session.name].delay = session.delay()
     finally:
         for session in sessions:
             session.close()
@@ -124,7 +127,13 @@ def resync_command(
 
 @sync.command("status")
 def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
-    """Show how far each database is: position, last batch, writer epoch, quarantined rows, and the reason for waiting."""
+    """Show how far each database is: position, last batch, writer epoch, quarantined rows, delay, and the reason for waiting.
+
+    The delay is the time from the commit of a change at the source to its commit in the target: median and 99th percentile of
+    the changes of the last 15 minutes; and now, the age of the oldest change that the target does not have.
+    """
+    from lakegate.syncs.plan.delay import SyncDelay
+
     rows: list[dict[str, Any]] = []
     errors: dict[str, LakegateError] = {}
     for session in sessions_of(spec, None):
@@ -155,6 +164,9 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
             if "waits_for" in row:
                 since = words.clock(row["waits_since_ms"], has_day=True)
                 say(f"{row['sync']} waits for {row['waits_for']} (since {since})")
+        for row in rows:
+            if row["error"] is None:
+                say(f"{row['sync']}: {delay_words(SyncDelay(**row['delay']))}")
     if errors:
         worst = combined_exit_code([error.exit_code for error in errors.values()])
         first = next(error for error in errors.values() if error.exit_code == worst)
@@ -251,10 +263,12 @@ def wait_for_news(carriers: Sequence[Follower], stop: threading.Event) -> None:
     from lakegate.syncs.session import POLL_S
 
     poll_s = min(carrier.poll_s for carrier in carriers)
-    until_s = time.monotonic() + max(poll_s, POLL_S)
-    while not stop.wait(poll_s) and time.monotonic() < until_s:
+    until_s, took_s = time.monotonic() + max(poll_s, POLL_S), 0.0
+    # Asking takes at most a tenth of the time, however many files must be listed.
+    while not stop.wait(max(poll_s, 9 * took_s)) and (begun := time.monotonic()) < until_s:
         if any(carrier.has_news() for carrier in carriers if carrier.poll_s < POLL_S):
             return
+        took_s = time.monotonic() - begun
 
 
 def _one_pass(name: str, carrier: Carrier, count: SyncReport, stop: threading.Event, output: Output) -> int:

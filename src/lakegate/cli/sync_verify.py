@@ -12,7 +12,7 @@ import typer
 
 from lakegate import settings
 from lakegate.cli.app import Output
-from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
+from lakegate.cli.output import OUTPUT, SPEC, delay_words, document, say, styled, table
 from lakegate.cli.sync import NAME, named, sessions_of, sync
 from lakegate.errors import Corrupt, InvalidRequest
 from lakegate.redaction import masked
@@ -77,14 +77,16 @@ def verify_command(
     sessions = sessions_of(spec, name)
     for session in sessions:
         with named(session, sessions), session:
-            found = session.verify(limit, source_dsn=_address(source))
+            found, delay = session.verify(limit, source_dsn=_address(source)), session.delay()
         differences += found.differences
         tables = [{**dataclasses.asdict(one), "differences": one.differences} for one in found.tables]
         rows.append(
             {"sync": session.name, **dataclasses.asdict(found), "tables": tables, "differences": found.differences}
+            | {"delay": dataclasses.asdict(delay)}
         )
         if output is Output.TEXT:
             _show(session.name, found)
+            say(delay_words(delay))
     if output is not Output.TEXT:
         document(output, "syncs", json.loads(json.dumps(rows, default=str)))
     if differences:

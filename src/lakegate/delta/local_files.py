@@ -126,13 +126,13 @@ class LocalLog:
         except OSError as error:
             raise Unavailable(f"the table's log cannot be read: {error.strerror}", table=self.table) from error
 
-    def commits(self) -> Iterator[Commit]:
-        """Yields the parsed commits of the log, oldest first.
+    def commits(self, after: int = -1) -> Iterator[Commit]:
+        """Yields the parsed commits of the log after a version, oldest first.
 
         Raises:
             Corrupt: A commit file cannot be parsed.
         """
-        for version in self.versions():
+        for version in [one for one in self.versions() if one > after]:
             text = self.text(version)
             if text is not None:
                 yield self._parsed(version, text)

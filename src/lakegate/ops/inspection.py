@@ -38,6 +38,7 @@ from lakegate.ops.status import LockStatus, lock_status
 from lakegate.ops.stored_requests import StateCount, kept
 from lakegate.ops.verify import Counted, VerifiedTables, verify
 from lakegate.spark.source_files import PassedOver, TakenFiles, is_local, listing, passed_over
+from lakegate.syncs.plan.delay import SyncDelay
 from lakegate.telemetry.events import LeftOut, PersonActed, TurnEnded
 from lakegate.telemetry.ledger import read_actions, read_ledger, read_left_out, to_line
 from lakegate.turns.ports import TurnStore
@@ -299,6 +300,29 @@ def lags_of(pipeline: Pipeline) -> list[LagStatus]:
             except LakegateError as error:
                 note = error.message
         found.append(LagStatus(job=stream.name, topics=topics, note=note))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayStatus:
+    """The delay of a sync, or why it is unknown."""
+
+    sync: str
+    delay: SyncDelay | None
+    note: str | None
+
+
+def delays_of(pipeline: Pipeline) -> list[DelayStatus]:
+    """Returns the delay of each sync. A target that does not answer is reported, not raised."""
+    found = []
+    if pipeline.syncs:
+        from lakegate.syncs.session import SyncSession
+    for spec in pipeline.syncs:
+        try:
+            with SyncSession(pipeline, spec) as session:
+                found.append(DelayStatus(sync=spec.name, delay=session.delay(), note=None))
+        except LakegateError as error:
+            found.append(DelayStatus(sync=spec.name, delay=None, note=error.message))
     return found
 
 

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from lakegate.ops.status import JobStatus, LockStatus
 from lakegate.ops.stored_requests import AGES, StateCount
+from lakegate.syncs.plan.delay import SyncDelay
 from lakegate.telemetry.events import PersonActed, TurnEnded
 
 
@@ -101,10 +102,23 @@ OLDEST = Metric(
     labels=("job", "state"),
     help="When the oldest of them was first seen.",
 )
+DELAY = Metric(
+    name="lakegate_sync_delay_seconds",
+    kind="gauge",
+    labels=("sync", "quantile"),
+    help="From the commit at the source to the commit in the target: quantiles of the last 15 minutes; none if nothing came.",
+)
+DELAY_NOW = Metric(
+    name="lakegate_sync_delay_now_seconds",
+    kind="gauge",
+    labels=("sync",),
+    help="Age of the oldest change that the source has and the target does not; 0 if there is none; none if it is unknown.",
+)
 METRICS: Final = (
     *(INFO, EPOCH, HELD, HOLDER_ALIVE, WAITING, IN_DOUBT),
     *(RUNNING, PAUSED, IDLE, LOST, ASKED, EVERY, OVERDUE, LATE, COMPLETED),
     *(TURNS, BATCHES, COMMITS, TURN_HELD, TURN_WAITED, ACTIONS, KEPT, OLDEST),
+    *(DELAY, DELAY_NOW),
 )
 
 
@@ -120,6 +134,8 @@ class MetricsInput:
     actions: Sequence[PersonActed]
     kept: Sequence[tuple[str, Sequence[StateCount]]]
     """Job → contents of its request table."""
+    delays: Sequence[tuple[str, SyncDelay]] = ()
+    """Sync → its delay."""
 
 
 def families(facts: MetricsInput) -> Iterator[Family]:
@@ -140,6 +156,11 @@ def families(facts: MetricsInput) -> Iterator[Family]:
         ],
     )
     yield _gauge(OLDEST, [((job, one.state), one.oldest_ms / 1000) for job, rows in facts.kept for one in rows])
+    quantiles = [
+        ((sync, name), at) for sync, one in facts.delays for name, at in (("0.5", one.p50_ms), ("0.99", one.p99_ms))
+    ]
+    yield _gauge(DELAY, [(labels, at / 1000) for labels, at in quantiles if at is not None])
+    yield _gauge(DELAY_NOW, [((sync,), one.now_ms / 1000) for sync, one in facts.delays if one.now_ms is not None])
 
 
 def _of_locks(facts: MetricsInput) -> Iterator[Family]:

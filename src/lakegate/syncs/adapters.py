@@ -41,13 +41,16 @@ class Source(ChangeSource, Protocol):
         ...
 
 
-def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None = None) -> Source:
+def open_source(
+    pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None = None, *, answer_s: float = 20.0
+) -> Source:
     """Opens the source of a sync.
 
     Args:
         pipeline: The pipeline of the sync's file.
         spec: The sync.
         spark: For a source that is a table. None: a session is created as for `lakegate run`.
+        answer_s: The maximum time for a broker's answer, and for the arrival of a message that is known to exist.
 
     Raises:
         MissingExtra: The source's client is not installed.
@@ -64,7 +67,7 @@ def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None =
 
             logs = EnvelopeTopics(
                 topics=source.topics, servers=source.servers, transactions=source.transactions,
-                options=source.options, group=f"lakegate-{pipeline.name}-{spec.name}",
+                options=source.options, group=f"lakegate-{pipeline.name}-{spec.name}", answer_s=answer_s,
             )  # fmt: skip
             return DebeziumChanges(logs=logs, tables=spec.tables, reading=_reading(source))
         case TableSource(table=name, start=start):

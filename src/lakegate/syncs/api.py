@@ -16,6 +16,7 @@ from lakegate.config.reading import validate
 from lakegate.config.yaml_nodes import Faults, from_values
 from lakegate.errors import InvalidRequest
 from lakegate.syncs.plan import source_position
+from lakegate.syncs.plan.delay import SyncDelay
 from lakegate.syncs.runner import AppliedBatch
 from lakegate.syncs.session import WAIT_S, Carrier, SyncSession
 
@@ -36,6 +37,8 @@ class SyncReport:
     """None if nothing was applied."""
     waits_for: str | None = None
     """What the source must send before more can be applied, as of the last batch."""
+    delay: SyncDelay | None = None
+    """From the commit at the source to the commit in the target, as of the end of the run; None if the run ended by an error."""
 
     def add(self, applied: AppliedBatch) -> None:
         """Adds an applied batch."""
@@ -114,6 +117,7 @@ def sync(
             if carrier.is_waiting:
                 time.sleep(WAIT_S)
             elif once or not changed:
+                report.delay = session.delay()
                 return report
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, assert_never
 
 from lakegate.config.syncs import ForeignKeyActions, OnDdl, OnSchemaChange
@@ -73,6 +74,10 @@ class AppliedBatch:
     """The source's state for resuming after the batch."""
     complete: Complete | None
     """None for a DDL statement."""
+    committed_at_ms: int
+    """When the target had committed the batch (wall clock)."""
+    commits: Mapping[int, int] = field(default_factory=dict)
+    """When the source committed the changes (its wall clock, ms) → number of changes, as far as the source tells."""
 
 
 def run(
@@ -230,7 +235,7 @@ def apply_one(
     if batch.ddl is not None:
         allow_definition(batch.ddl, target, how, known)
         target.define(batch.ddl)
-        return AppliedBatch(batch=number, changes=1, through=batch.through, place=batch.place, complete=None)
+        return _applied(batch, number, None)
     try:
         try:
             complete = _apply(batch, target, how, seen, ready)
@@ -240,7 +245,14 @@ def apply_one(
         names = dict.fromkeys(change.table for change in batch.changes if change.op not in NO_ROWS)
         error.tell(tables=", ".join(names), position=batch.through)
         raise
-    return AppliedBatch(batch=number, changes=batch.size, through=batch.through, place=batch.place, complete=complete)
+    return _applied(batch, number, complete)
+
+
+def _applied(batch: Batch, number: int, complete: Complete | None) -> AppliedBatch:
+    return AppliedBatch(
+        batch=number, changes=batch.size, through=batch.through, place=batch.place, complete=complete,
+        committed_at_ms=time.time_ns() // 1_000_000, commits=batch.commits,
+    )  # fmt: skip
 
 
 def allow_definition(

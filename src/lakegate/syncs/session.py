@@ -20,11 +20,13 @@ from lakegate.config import (
 from lakegate.delta.local_files import local_path
 from lakegate.errors import InvalidRequest, LakegateError, Unavailable
 from lakegate.syncs.adapters import Source, open_source, open_source_rows, open_target
+from lakegate.syncs.missing import LEVEL, missing_since
 from lakegate.syncs.patience import Patience
 from lakegate.syncs.plan import source_position
 from lakegate.syncs.plan.apply_protocol import SyncProgress
 from lakegate.syncs.plan.change import Batch, Image
 from lakegate.syncs.plan.dead_letters import KeptRow, corrected
+from lakegate.syncs.plan.delay import Delays, SyncDelay
 from lakegate.syncs.plan.difference import Difference
 from lakegate.syncs.plan.net_changes import Key, NetRow, canonical
 from lakegate.syncs.plan.values import bare
@@ -55,8 +57,11 @@ SECOND_LOOK_MAX = 10_000
 """The maximum number of differences of a table that are checked twice, or repaired together."""
 SECOND_LOOK_S = 2.0
 ROUNDS_MAX = 100
-POLL_S, LOCAL_POLL_S = 1.0, 0.1
-"""How often an idle sync asks its source for something new; and a table on a local disk, which costs one listing."""
+POLL_S, LOCAL_POLL_S, NOTICED_POLL_S = 1.0, 0.1, 0.02
+"""How often an idle sync asks its source for something new; files on this machine's disk, which cost one listing; and a client
+that notices new messages by itself, which costs no request."""
+NOTE_S = 1.0
+"""The minimum time between two records of the delays in the target."""
 WAIT_S = 0.2
 """The pause between checks whether the next attempt is due."""
 
@@ -80,6 +85,8 @@ class SyncStatus:
     """What the source must send before more can be applied."""
     waits_since_ms: int | None = None
     """Wall clock, in milliseconds."""
+    delay: SyncDelay | None = None
+    """From the commit at the source to the commit in the target."""
 
 
 class Carrier:
@@ -113,7 +120,8 @@ class Carrier:
     def has_news(self) -> bool:
         """Returns True if the source has changed since the last pass began, or cannot say."""
         try:
-            return self._session.newest() != self._newest
+            has_arrived = self._session.has_arrived()
+            return self._session.newest() != self._newest if has_arrived is None else has_arrived
         except LakegateError:
             return True  # the next pass reports the error, or waits
 
@@ -134,7 +142,8 @@ class Carrier:
         try:
             if self._passes is None:
                 self._passes = self._session.passes()
-            self._newest = self._session.newest() if self._session.poll_s < POLL_S else None
+            asks = self._session.poll_s < POLL_S and self._session.has_arrived() is None
+            self._newest = self._session.newest() if asks else None
             batches = next(self._passes)
             self._is_patient = True
             for applied in batches:
@@ -143,11 +152,11 @@ class Carrier:
             self._patience.succeed()
         except Unavailable as error:
             is_first = not self._patience.tries
+            self._session.close(is_down=True)
             if not self._is_patient:
                 raise
             self._patience.fail(error)
             self._passes = None
-            self._session.close()
             if is_first:
                 self._waits(error)
 
@@ -163,6 +172,7 @@ class SyncSession:
         self._pipeline, self._spec, self._spark = pipeline, spec, spark
         self._opened: Source | None = None
         self._epoch: int | None = None
+        self._delays, self._noted_s, self._is_noted = Delays(), 0.0, True
         self._target = open_target(spec.to, key=spec.key)
         self._settings = SyncSettings(
             mode=spec.mode,
@@ -186,13 +196,17 @@ class SyncSession:
         """The interval in seconds at which an idle sync asks its source for something new."""
         if self._spec.poll_ms is not None:
             return self._spec.poll_ms / 1000
-        if isinstance(self._spec.source, TableSource):
-            from lakegate.syncs.sources.delta_cdf import TableFeed
+        match self._spec.source:
+            case EnvelopeTopicsSource():
+                return NOTICED_POLL_S
+            case TableSource():
+                from lakegate.syncs.sources.delta_cdf import TableFeed
 
-            source = self._source
-            if isinstance(source, TableFeed) and local_path(source.location) is not None:
+                source = self._source
+                is_local = isinstance(source, TableFeed) and local_path(source.location) is not None
+                return LOCAL_POLL_S if is_local else POLL_S
+            case _:
                 return LOCAL_POLL_S
-        return POLL_S
 
     @property
     def patience_s(self) -> float:
@@ -205,8 +219,16 @@ class SyncSession:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Closes the connections."""
+    def close(self, *, is_down: bool = False) -> None:
+        """Closes the connections.
+
+        Args:
+            is_down: The target may be unavailable: the delays of the last second are not recorded in it.
+        """
+        if not is_down:
+            with contextlib.suppress(LakegateError):
+                self._note_delays()
+        self._is_noted = True
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -238,6 +260,10 @@ class SyncSession:
             Unavailable: The source does not answer or does not exist.
         """
         return self._source.fingerprint()
+
+    def has_arrived(self) -> bool | None:
+        """Returns whether the source has noticed something new since the last pass; None if it must be asked: see `newest`."""
+        return self._source.has_arrived() if isinstance(self._source, DebeziumChanges) else None
 
     def verify(self, listed_max: int, *, source_dsn: str | None = None, found: Found | None = None) -> VerifiedSync:
         """Compares the target with the source. Writes only temporary tables.
@@ -397,6 +423,7 @@ class SyncSession:
             Unavailable: The target does not answer.
         """
         progress = self._target.progress(self.stream)
+        delay = self.delay(progress)
         has_begun = progress is not None and progress.position >= 0
         waits_for, since_ms = (None if progress is None else source_position.waiting(progress.place)) or (None, None)
         return SyncStatus(
@@ -409,7 +436,30 @@ class SyncSession:
             dead_rows=self._target.dead_count(self.stream),
             waits_for=waits_for,
             waits_since_ms=since_ms,
+            delay=delay,
         )
+
+    def delay(self, progress: SyncProgress | None = None) -> SyncDelay:
+        """Returns the delay of the last changes and of those that are missing. Writes nothing, and starts no Spark.
+
+        Args:
+            progress: The target's record; None: it is read.
+
+        Raises:
+            Unavailable: The target does not answer.
+        """
+        if progress is None:
+            progress = self._target.progress(self.stream)
+        delays = self._delays if self._delays.minutes else Delays.read(self._target.delays(self.stream))
+        since = missing_since(self._pipeline, self._spec, progress, self._opened)
+        at_ms = time.time_ns() // 1_000_000
+        return delays.figures(at_ms, 0 if since == LEVEL else None if since is None else max(0, at_ms - since))
+
+    def _note_delays(self, after_s: float = 0.0) -> None:
+        """Records the delays in the target, unless that is done, or was done less than so many seconds ago."""
+        if not self._is_noted and time.monotonic() - self._noted_s >= after_s:
+            self._target.note_delays(self._delays.written())
+            self._noted_s, self._is_noted = time.monotonic(), True
 
     def kept_rows(self) -> tuple[KeptRow, ...]:
         """Returns quarantined rows, oldest first, with their values.
@@ -471,6 +521,7 @@ class SyncSession:
         self.newest()  # without a source, no other writer is fenced
         progress = self._target.open_stream(self.stream, epoch=self._epoch)
         self._epoch = progress.epoch
+        self._delays = Delays.read(self._target.delays(self.stream))
         self._refuse_rows(progress)
         seen: object = None
 
@@ -485,9 +536,14 @@ class SyncSession:
                     pending=None,
                     pending_place=None,
                 )
+                if applied.commits:
+                    self._delays.add(applied.commits, applied.committed_at_ms)
+                    self._is_noted = False
                 yield applied
+                self._note_delays(NOTE_S)
 
         while True:
+            self._note_delays(NOTE_S)
             now = self.newest()
             yield one() if now != seen else iter(())
             seen = now

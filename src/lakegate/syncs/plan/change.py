@@ -6,6 +6,7 @@ source may violate its keys for a while (deferred constraints); at the boundarie
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
@@ -99,6 +100,8 @@ class Change:
     """Whether the source reports the effects of foreign key actions, or has no such actions: then none are added."""
     unread: Unread | None = None
     """The record of an `unread`."""
+    committed_at_ms: int | None = None
+    """When the source committed the change (its wall clock), if it tells. None for rows of a snapshot."""
     place: str | None = None
     """On the last change of a transaction: the source's state for resuming after it, if `seq` is not enough."""
 
@@ -145,6 +148,15 @@ class Batch:
         if self.many is not None:
             return self.many.gone + self.many.put
         return sum(change.op != "mark" for change in self.changes)
+
+    @property
+    def commits(self) -> Mapping[int, int]:
+        """The number of row changes by the time of their commit at the source, as far as it is known."""
+        if self.many is not None:
+            at_ms = self.changes[0].committed_at_ms
+            return {} if at_ms is None else {at_ms: self.size}
+        found = (change.committed_at_ms for change in self.changes if change.op != "mark")
+        return Counter(at_ms for at_ms in found if at_ms is not None)
 
 
 def transactions(changes: Iterable[Change]) -> Iterator[tuple[Change, ...]]:

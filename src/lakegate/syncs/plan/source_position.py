@@ -60,19 +60,22 @@ def other(found: str, wanted: str, position: int, **facts: object) -> Checkpoint
     )
 
 
-def waits(what: str | None, was: Mapping[str, Any], now_ms: int) -> Mapping[str, Any] | None:
+def waits(
+    what: str | None, was: Mapping[str, Any], now_ms: int, committed_at_ms: int | None = None
+) -> Mapping[str, Any] | None:
     """Returns what a source waits for, and since when, as a part of its text. `since_ms` is kept while `what` is the same.
 
     Args:
         what: None if the source waits for nothing.
         was: The facts of the previous text.
-        was: The facts of the place before.
         now_ms: The wall clock.
+        committed_at_ms: When the oldest change that waits was committed, if that is known.
     """
     if what is None:
         return None
     before = was.get("waits") or {}
-    return {"for": what, "since_ms": before["since_ms"] if before.get("for") == what else now_ms}
+    found = {"for": what, "since_ms": before["since_ms"] if before.get("for") == what else now_ms}
+    return found if committed_at_ms is None else {**found, "committed_at_ms": committed_at_ms}
 
 
 def waiting(place: str | None) -> tuple[str, int] | None:
@@ -80,6 +83,14 @@ def waiting(place: str | None) -> tuple[str, int] | None:
     try:
         found = json.loads(place or "{}").get("waits")
         return None if found is None else (str(found["for"]), int(found["since_ms"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def waiting_since_commit(place: str | None) -> int | None:
+    """Returns when the oldest change that waits was committed at the source (ms); None if that is unknown."""
+    try:
+        return int(json.loads(place or "{}")["waits"]["committed_at_ms"])
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -31,6 +31,7 @@ from lakegate.syncs.sources.debezium_logs import (
     UNREAD_MAX,
     LogReader,
     Logs,
+    Notices,
     ReadPass,
     Recognizes,
 )
@@ -55,6 +56,10 @@ class DebeziumChanges:
 
     def fingerprint(self) -> object:
         return self.logs.fingerprint()
+
+    def has_arrived(self) -> bool | None:
+        """Returns whether a message has come since the last pass; None if the logs cannot notice it by themselves."""
+        return self.logs.has_arrived() if isinstance(self.logs, Notices) else None
 
     def close(self) -> None:
         self.logs.close()
@@ -123,7 +128,7 @@ class DebeziumChanges:
                             seq=after, tx=_tx(row) if len(changes) > 1 else None, table=table, op=row.op,
                             before=row.before, after=row.after, is_partial=row.is_partial, is_snapshot=row.is_snapshot,
                             shows_actions=row.at.origin.startswith(SHOW_ACTIONS), unread=row.unread,
-                            place=text if len(held) + 1 == len(changes) else None,
+                            committed_at_ms=row.committed_at_ms, place=text if len(held) + 1 == len(changes) else None,
                         )
                     )  # fmt: skip
         except LakegateError:
@@ -134,7 +139,7 @@ class DebeziumChanges:
             if held:
                 yield tuple(held)
             return
-        waits = source_position.waits(pass_.waits_for, was, int(self.clock() * 1000))
+        waits = source_position.waits(pass_.waits_for, was, int(self.clock() * 1000), _oldest(pass_))
         more: dict[str, Any] = {"waits": waits} if waits else {}
         if known and pass_.is_one:
             facts.pop("read", None)
@@ -175,6 +180,12 @@ class DebeziumChanges:
                         pass_.waits_for = pass_.waits_for or (
                             f"the last applied change to be sent again: changes after {where} appear to be sent again"
                         )
+
+
+def _oldest(pass_: ReadPass) -> int | None:
+    """Returns the earliest commit of the changes that were read and wait to be delivered."""
+    heads = (row for log in pass_.all.values() for _, row in list(log.ahead)[:1] if isinstance(row, RowChanged))
+    return min((row.committed_at_ms for row in heads if row.committed_at_ms is not None), default=None)
 
 
 def _own(seen: Sequence[Any]) -> dict[str, Seen]:

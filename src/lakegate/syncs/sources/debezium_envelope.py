@@ -44,6 +44,9 @@ class RowChanged:
     unread: Unread | None = None
     """For the op `unread`: the unreadable message. Its position is set as far as it can be read."""
 
+    committed_at_ms: int | None = None
+    """When the source committed the change. None for a row that a snapshot read."""
+
     @property
     def tx(self) -> str | None:
         """The row's transaction, if the source sends transaction metadata."""
@@ -90,13 +93,16 @@ class Reading:
 DEFAULT = Reading()
 
 
-def read(value: object, key: object = None, reading: Reading = DEFAULT) -> Envelope:
+def read(
+    value: object, key: object = None, reading: Reading = DEFAULT, *, recorded_at_ms: int | None = None
+) -> Envelope:
     """Decodes a message.
 
     Args:
         value: The decoded JSON of the message; None for a tombstone.
         key: The decoded JSON of its key, if it has one.
         reading: The settings of the source's connector.
+        recorded_at_ms: The time that the log gives the message, for a message that does not tell when its source committed it.
 
     Raises:
         NotAnEnvelope: The message is not one of Debezium's.
@@ -118,7 +124,7 @@ def read(value: object, key: object = None, reading: Reading = DEFAULT) -> Envel
         if "ddl" in value or "tableChanges" in value or value.keys() <= {"ts_ms", "ts_us", "ts_ns"}:
             return None
         raise NotAnEnvelope("it has no op (the message is unwrapped, or not Debezium's)")
-    return _row(value, schema, key, reading)
+    return _row(value, schema, key, reading, recorded_at_ms)
 
 
 NOWHERE = Position(origin="?", order=None)
@@ -161,7 +167,9 @@ def _transaction(value: Mapping[str, Any]) -> TransactionEnded | None:
     return TransactionEnded(id=str(value["id"]), counts=counts)
 
 
-def _row(value: Mapping[str, Any], schema: object, key: object, reading: Reading) -> RowChanged | None:
+def _row(
+    value: Mapping[str, Any], schema: object, key: object, reading: Reading, recorded_at_ms: int | None
+) -> RowChanged | None:
     op, source = value["op"], value.get("source") or {}
     if op == "m":
         return None
@@ -187,11 +195,12 @@ def _row(value: Mapping[str, Any], schema: object, key: object, reading: Reading
         at = _position(value, source)
     except (KeyError, TypeError, ValueError) as error:
         raise NotAnEnvelope(f"its position or its transaction cannot be read ({error})") from error
+    is_snapshot = _snapshot(value) != ""
     return RowChanged(
         # A row that a snapshot read may already exist: it is overwritten.
         op="u" if op == "r" else cast(Op, op), table=str(source["table"]), collection=_collection(source),
         before=None if op == "t" else before, after=None if op in ("d", "t") else after,
-        at=at, is_snapshot=_snapshot(value) != "",
+        at=at, is_snapshot=is_snapshot, committed_at_ms=None if is_snapshot else at.ts_ms or recorded_at_ms,
         is_partial=op in ("c", "u") and after is not None and len(after) < len(value["after"]),
     )  # fmt: skip
 

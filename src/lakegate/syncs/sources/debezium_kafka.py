@@ -10,14 +10,12 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakegate.errors import CheckpointMismatch, Corrupt, InvalidRequest, MissingExtra, Unavailable
+from lakegate.errors import CheckpointMismatch, Corrupt, InvalidRequest, LakegateError, MissingExtra, Unavailable
 from lakegate.syncs.sources.debezium_logs import NEW_SNAPSHOT, Message
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-ANSWER_S = 20.0
-"""The maximum time for a broker's answer, and for the arrival of a message that is known to exist."""
 HELD_MAX = 20_000
 """The maximum number of held messages of a partition that wait for other partitions; then its fetching is paused."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
@@ -30,9 +28,10 @@ class EnvelopeTopics:
     is_one = False
 
     def __init__(
-        self, *, topics: Sequence[str], servers: str, transactions: str | None, options: Mapping[str, str], group: str
-    ) -> None:
-        """Opens no connection yet.
+        self, *, topics: Sequence[str], servers: str, transactions: str | None, options: Mapping[str, str], group: str,
+        answer_s: float = 20.0,
+    ) -> None:  # fmt: skip
+        """Opens no connection yet. `answer_s`: see `lakegate.syncs.adapters.open_source`.
 
         Raises:
             MissingExtra: The client is not installed.
@@ -46,6 +45,7 @@ class EnvelopeTopics:
             ) from error
         self._kafka: Any = confluent_kafka
         self._topics, self.transactions, self._options = tuple(topics), transactions, options
+        self._answer_s = answer_s
         self._settings = {
             **options,
             "bootstrap.servers": servers,
@@ -56,15 +56,27 @@ class EnvelopeTopics:
             "auto.offset.reset": "error",
         }
         self._consumer: Consumer | None = None
+        self._asker: Consumer | None = None
+        """A second connection: a broker answers nothing on one where it holds back an answer until there is a new message."""
         self._admin: Any = None
+        self._reading: _Reading | None = None
+        """The last pass: the next one goes on with what the client has received since."""
 
     def fingerprint(self) -> object:
         return tuple((name, end) for name, (_, _, _, end) in self._partitions().items())
 
+    def has_arrived(self) -> bool:
+        """Returns whether a message has come since the last pass. The client's own thread waits for it."""
+        try:
+            return self._reading is not None and self._reading.has_more()
+        except LakegateError:
+            self._give_up()
+            raise
+
     def at(self) -> str | None:
         """Returns the cluster's id, because its servers may be renamed."""
         try:
-            cluster: str | None = self._open().list_topics(self._topics[0], timeout=ANSWER_S).cluster_id
+            cluster: str | None = self._asking().list_topics(self._topics[0], timeout=self._answer_s).cluster_id
         except self._kafka.KafkaException as error:
             raise self._silent(error) from error
         return cluster
@@ -106,8 +118,10 @@ class EnvelopeTopics:
                 advice=f"Name the same topics as before. {NEW_SNAPSHOT}",
                 partition=lost[0],
             )
-        reading = _Reading(self._kafka, self._open(), wanted)
-        return [(name, reading.messages(name)) for name in wanted]
+        if self._reading is None or not self._reading.goes_on(wanted):
+            self._give_up()
+            self._reading = _Reading(self._kafka, self._receiving(), wanted, self._answer_s)
+        return [(name, self._reading.messages(name)) for name in wanted]
 
     def is_transactions(self, name: str) -> bool:
         return name.rpartition("/")[0] == self.transactions
@@ -120,36 +134,48 @@ class EnvelopeTopics:
         return {"topic": topic, "partition": int(partition), "offset": offset}
 
     def close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        for one in (self._consumer, self._asker):
+            if one is not None:
+                one.close()
+        self._consumer, self._asker, self._reading = None, None, None
 
-    def _open(self) -> Any:
+    def _give_up(self) -> None:
+        if self._reading is not None:
+            self._reading.end()
+            self._reading = None
+
+    def _asking(self) -> Any:
+        if self._asker is None:
+            self._asker = self._made()
+        return self._asker
+
+    def _receiving(self) -> Any:
         if self._consumer is None:
-            try:
-                # Errors of a broker are returned by later calls, so the client need not print them.
-                self._consumer = self._kafka.Consumer(
-                    {**self._settings, "error_cb": lambda error: None, "log_level": 0}
-                )
-            except (self._kafka.KafkaException, ValueError, TypeError) as error:
-                raise InvalidRequest(
-                    f"the Kafka client does not take its options; nothing was done: {error}",
-                    advice="They are librdkafka's, such as security.protocol and sasl.username",
-                ) from error
+            self._consumer = self._made()
         return self._consumer
+
+    def _made(self) -> Any:
+        try:
+            # Errors of a broker are returned by later calls, so the client need not print them.
+            return self._kafka.Consumer({**self._settings, "error_cb": lambda error: None, "log_level": 0})
+        except (self._kafka.KafkaException, ValueError, TypeError) as error:
+            raise InvalidRequest(
+                f"the Kafka client does not take its options; nothing was done: {error}",
+                advice="They are librdkafka's, such as security.protocol and sasl.username",
+            ) from error
 
     def _partitions(self) -> dict[str, tuple[str, int, int, int]]:
         """Returns name → topic, partition, first offset and end offset."""
-        consumer = self._open()
+        consumer = self._asking()
         found = {}
         try:
             for topic in dict.fromkeys([*self._topics, *([self.transactions] if self.transactions else [])]):
-                about = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
+                about = consumer.list_topics(topic, timeout=self._answer_s).topics[topic]
                 if about.error is not None or not about.partitions:
                     raise Unavailable(f"there is no such topic: {about.error or 'it has no partition'}", topic=topic)
                 for partition in sorted(about.partitions):
                     there = self._kafka.TopicPartition(topic, partition)
-                    low, high = consumer.get_watermark_offsets(there, timeout=ANSWER_S)
+                    low, high = consumer.get_watermark_offsets(there, timeout=self._answer_s)
                     found[f"{topic}/{partition}"] = (topic, partition, low, high)
         except self._kafka.KafkaException as error:
             raise self._silent(error) from error
@@ -167,9 +193,9 @@ class EnvelopeTopics:
                 own |= {"error_cb": lambda error: None, "log_level": 0}
                 self._admin = AdminClient(own)
             asked = self._admin.describe_topics(
-                kafka.TopicCollection(list(dict.fromkeys(names))), request_timeout=ANSWER_S
+                kafka.TopicCollection(list(dict.fromkeys(names))), request_timeout=self._answer_s
             )
-            found = {topic: one.result(ANSWER_S).topic_id for topic, one in asked.items()}
+            found = {topic: one.result(self._answer_s).topic_id for topic, one in asked.items()}
         except (kafka.KafkaException, AttributeError, ValueError, TimeoutError):
             return {}  # an old broker; a missing topic is reported elsewhere
         return {
@@ -182,21 +208,50 @@ class EnvelopeTopics:
 
 
 class _Reading:
-    """A pass over the partitions, each up to an end that is fixed when the pass begins."""
+    """Passes over the partitions, each up to ends that are fixed when the pass begins.
 
-    def __init__(self, kafka: Any, consumer: Any, wanted: Mapping[str, tuple[str, int, int, int]]) -> None:
-        self._kafka, self._consumer = kafka, consumer
-        self._ends = {name: end for name, (_, _, _, end) in wanted.items()}
+    The client goes on receiving between two passes: to assign the partitions again would cost a fetch, and up to half a second.
+    """
+
+    def __init__(
+        self, kafka: Any, consumer: Any, wanted: Mapping[str, tuple[str, int, int, int]], answer_s: float
+    ) -> None:
+        self._kafka, self._consumer, self._answer_s = kafka, consumer, answer_s
+        self._at = {name: (topic, partition) for name, (topic, partition, _, _) in wanted.items()}
         self._starts = {name: start for name, (_, _, start, _) in wanted.items()}
+        self._ends = {name: end for name, (_, _, _, end) in wanted.items()}
         self._next = dict(self._starts)
+        self._given = dict(self._starts)
+        """Partition → the offset after the last message that was yielded."""
         self._held: dict[str, deque[Message]] = {name: deque() for name in wanted}
         self._held_bytes = dict.fromkeys(wanted, 0)
         self._largest = HELD_BYTES_MAX // 100
         """The largest recent message in bytes; at first an estimate."""
         self._paused: set[str] = set()
-        self._at = {name: (topic, partition) for name, (topic, partition, _, _) in wanted.items()}
-        open_ones = [one for one in wanted.values() if one[2] < one[3]]
-        consumer.assign([kafka.TopicPartition(topic, partition, start) for topic, partition, start, _ in open_ones])
+        consumer.assign([kafka.TopicPartition(*self._at[name], start) for name, start in self._starts.items()])
+
+    def goes_on(self, wanted: Mapping[str, tuple[str, int, int, int]]) -> bool:
+        """Begins the next pass; returns False if it cannot: it begins before this one's end, or has other partitions."""
+        starts = {name: start for name, (_, _, start, _) in wanted.items()}
+        if starts.keys() != self._given.keys() or any(starts[name] < given for name, given in self._given.items()):
+            return False
+        self._starts, self._given = starts, dict(starts)
+        self._ends = {name: end for name, (_, _, _, end) in wanted.items()}
+        for name, held in self._held.items():
+            while held and held[0].offset < starts[name]:
+                self._held_bytes[name] -= _size(held.popleft())
+        return True
+
+    def end(self) -> None:
+        """Resumes paused partitions: they would stay paused when they are assigned again."""
+        if self._paused:
+            self._consumer.resume([self._kafka.TopicPartition(*self._at[name]) for name in self._paused])
+
+    def has_more(self) -> bool:
+        """Returns whether there are messages for the next pass."""
+        if not any(self._held.values()):
+            self._consume(0)
+        return any(self._held.values())
 
     def messages(self, name: str) -> Iterator[Message]:
         """Yields the messages of one partition. Messages of other partitions are held meanwhile.
@@ -207,31 +262,39 @@ class _Reading:
         if last >= 0:
             yield Message(last, None, None)
         while True:
-            while held:
+            while held and held[0].offset < self._ends[name]:
                 message = held.popleft()
-                last, self._held_bytes[name] = message.offset, self._held_bytes[name] - _size(message)
+                last, self._given[name] = message.offset, message.offset + 1
+                self._held_bytes[name] -= _size(message)
                 yield message
+            if name in self._paused and not held:
+                self._paused.discard(name)
+                self._consumer.resume([self._kafka.TopicPartition(*self._at[name])])
             if self._next[name] >= self._ends[name]:
                 if last < self._ends[name] - 1:
                     yield Message(self._ends[name] - 1, None, None)
                 return
-            if name in self._paused:
-                self._paused.discard(name)
-                self._consumer.resume([self._kafka.TopicPartition(*self._at[name])])
             self._fetch(name)
 
     def _fetch(self, name: str) -> None:
-        deadline = time.monotonic() + ANSWER_S
+        deadline = time.monotonic() + self._answer_s
         while not self._held[name] and self._next[name] < self._ends[name]:
-            found = self._consumer.consume(max(1, min(5_000, HELD_BYTES_MAX // self._largest)), timeout=1.0)
-            self._largest = max([1_000, *(len(message) for message in found)])
-            for message in found:
-                self._take(message)
-            if not found and time.monotonic() > deadline:
+            if not self._consume(1.0) and time.monotonic() > deadline:
                 topic, partition = self._at[name]
                 raise Unavailable(
                     "Kafka does not send what it has", topic=topic, partition=partition, offset=self._next[name]
                 )
+
+    def _consume(self, timeout_s: float) -> bool:
+        """Takes the messages that have come, at most some; waits only for the first. Returns whether there was any."""
+        found = self._consumer.consume(1, timeout=timeout_s)
+        if not found:
+            return False
+        found += self._consumer.consume(max(1, min(5_000, HELD_BYTES_MAX // self._largest)), timeout=0)
+        self._largest = max([1_000, *(len(message) for message in found)])
+        for message in found:
+            self._take(message)
+        return True
 
     def _take(self, message: Any) -> None:
         name = f"{message.topic()}/{message.partition()}"
@@ -243,13 +306,16 @@ class _Reading:
             kind = Corrupt if error.code() == self._kafka.KafkaError.OFFSET_OUT_OF_RANGE else Unavailable
             raise kind(f"Kafka: {error.str()}", topic=message.topic(), partition=message.partition())
         self._next[name] = message.offset() + 1
-        if message.offset() < self._ends[name]:
-            self._held[name].append(Message(message.offset(), message.value(), message.key()))
-            self._held_bytes[name] += _size(self._held[name][-1])
-            is_full = len(self._held[name]) >= HELD_MAX or self._held_bytes[name] >= HELD_BYTES_MAX
-            if is_full and name not in self._paused:
-                self._paused.add(name)
-                self._consumer.pause([self._kafka.TopicPartition(*self._at[name])])
+        if message.offset() < self._starts[name]:
+            return
+        kind, at_ms = message.timestamp()
+        recorded = None if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE else at_ms
+        self._held[name].append(Message(message.offset(), message.value(), message.key(), recorded_at_ms=recorded))
+        self._held_bytes[name] += _size(self._held[name][-1])
+        is_full = len(self._held[name]) >= HELD_MAX or self._held_bytes[name] >= HELD_BYTES_MAX
+        if is_full and name not in self._paused:
+            self._paused.add(name)
+            self._consumer.pause([self._kafka.TopicPartition(*self._at[name])])
 
 
 def _size(message: Message) -> int:

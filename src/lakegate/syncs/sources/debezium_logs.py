@@ -46,6 +46,8 @@ class Message(NamedTuple):
     key: bytes | None
     may_be_wrapped: bool = False
     """`value` may be `{"key": …, "value": …}`."""
+    recorded_at_ms: int | None = None
+    """The time that the log gives the message."""
 
 
 class Logs(Protocol):
@@ -118,6 +120,15 @@ class Recognizes(Protocol):
         Raises:
             CheckpointMismatch: A log was replaced, or was removed before it was read to its end.
         """
+        ...
+
+
+@runtime_checkable
+class Notices(Protocol):
+    """Logs that notice a new message by themselves."""
+
+    def has_arrived(self) -> bool:
+        """Returns whether a message has come since the last pass, without asking anybody."""
         ...
 
 
@@ -335,7 +346,7 @@ class ReadPass:
             key = None if message.key is None else record(message.key)
             if message.may_be_wrapped and isinstance(value, dict) and value.keys() in ({"key", "value"}, {"value"}):
                 value, key = value["value"], value.get("key")
-            return debezium_envelope.read(value, key, self.reading)
+            return debezium_envelope.read(value, key, self.reading, recorded_at_ms=message.recorded_at_ms)
         except ValueError as error:  # includes NotAnEnvelope
             where = self.logs.where(log.name, message.offset)
             reason = f"not a Debezium envelope: {error}; nothing of it was written"

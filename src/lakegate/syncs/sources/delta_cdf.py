@@ -6,8 +6,8 @@ first, then its inserted rows. Data that can no longer be read is an error with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pyspark.errors import PySparkException
@@ -129,20 +129,29 @@ class TableFeed:
 
     def _commits(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
         """Yields the changes commit by commit. The rows of a large commit stay in Spark."""
-        for version in self._large(after, last):
-            yield from self._one_by_one(after, version - 1, here)
-            yield (self._many(self._feed(version, version).drop("_commit_version"), version, here, is_whole=False),)
-            after = version
-        yield from self._one_by_one(after, last, here)
-
-    def _large(self, after: int, last: int) -> list[int]:
         try:
-            commits = self._log.commits(self.location, Version(after), Version(last))
+            commits = self.commits(after, last)
         except LogGone:
-            return []  # reading the feed reports the missing files
-        return [int(one.version) for one in commits if _is_large(one)]
+            commits = []  # reading the feed reports the missing files
+        times = {int(one.version): one.timestamp_ms for one in commits if one.timestamp_ms}
+        for version in [int(one.version) for one in commits if _is_large(one)]:
+            yield from self._one_by_one(after, version - 1, here, times)
+            many = self._many(self._feed(version, version).drop("_commit_version"), version, here, is_whole=False)
+            yield (replace(many, committed_at_ms=times.get(version)),)
+            after = version
+        yield from self._one_by_one(after, last, here, times)
 
-    def _one_by_one(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
+    def commits(self, after: int, upto: int | None = None) -> list[Commit]:
+        """Returns the commits after a position, up to another one or the newest.
+
+        Raises:
+            LogGone: The first of them is no longer in the table's log.
+            Unavailable: The log could not be read.
+        """
+        last = self._log.head(self.location) if upto is None else Version(upto)
+        return self._log.commits(self.location, Version(after), last)
+
+    def _one_by_one(self, after: int, last: int, here: str, times: Mapping[int, int]) -> Iterator[tuple[Change, ...]]:
         if last <= after:
             return
         held: list[Change] = []
@@ -151,7 +160,7 @@ class TableFeed:
             if held and held[-1].seq != version:
                 yield _placed(held, here)
                 held = []
-            held.append(self._row("c" if has_come else "d", row, version))
+            held.append(self._row("c" if has_come else "d", row, version, times.get(version)))
         if held:
             yield _placed(held, here)
         if not held or held[-1].seq < last:
@@ -215,20 +224,19 @@ class TableFeed:
             )  # fmt: skip
         return Unavailable(f"the table cannot be read: {said.strip().splitlines()[0]}", table=self.location)
 
-    def _row(self, op: Literal["c", "d"], row: Any, seq: int) -> Change:
+    def _row(self, op: Literal["c", "d"], row: Any, seq: int, committed_at_ms: int | None = None) -> Change:
         before, after = (row, None) if op == "d" else (None, row)
-        return Change(seq=seq, tx=str(seq), table=self.table, op=op, before=before, after=after, shows_actions=True)
+        return Change(
+            seq=seq, tx=str(seq), table=self.table, op=op, before=before, after=after, shows_actions=True,
+            committed_at_ms=committed_at_ms,
+        )  # fmt: skip
 
     def _mark(self, seq: int, place: str) -> Change:
         return Change(seq=seq, tx=None, table=self.table, op="mark", place=place)
 
 
 def _placed(changes: Sequence[Change], place: str) -> tuple[Change, ...]:
-    last = changes[-1]
-    end = Change(
-        seq=last.seq, tx=last.tx, table=last.table, op=last.op, before=last.before, after=last.after, place=place
-    )
-    return (*changes[:-1], end)
+    return (*changes[:-1], replace(changes[-1], place=place))
 
 
 def _is_large(commit: Commit) -> bool:

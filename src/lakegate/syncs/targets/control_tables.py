@@ -1,6 +1,7 @@
-"""The control tables of a target: position of each stream, its writer, applied slots, and quarantined rows.
+"""The control tables of a target: position of each stream, its writer, applied slots, quarantined rows, and delays.
 
-Rules for editors: each record here is written in the same transaction as the effect that it describes.
+Rules for editors: each record here is written in the same transaction as the effect that it describes; except delays, which are
+known only after a commit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lakegate.syncs.plan.dead_letters import KeptRow, kept_image, kept_row, kept
 from lakegate.syncs.plan.net_changes import Net
 from lakegate.syncs.targets.dialect import Dialect
 
-CONTROL_TABLES = ("lakegate_stream", "lakegate_slot", "lakegate_dead")
+CONTROL_TABLES = ("lakegate_stream", "lakegate_slot", "lakegate_dead", "lakegate_delay")
 LATER_COLUMNS = ("place", "pending_place")
 """Columns of `lakegate_stream` that are missing, or too short for many files, in a table made by an earlier version."""
 
@@ -146,6 +147,17 @@ class Control:
             "pending_place = NULL WHERE stream = {m}",
             batch, net.through, net.place, stream.name,
         )  # fmt: skip
+
+    def note_delays(self, cursor: Any, stream: Stream, text: str) -> None:
+        """Replaces the counts of delays. A table of its own: earlier versions read all columns of `lakegate_stream`."""
+        self._execute(cursor, "DELETE FROM lakegate_delay WHERE stream = {m}", stream.name)
+        self._execute(cursor, "INSERT INTO lakegate_delay (stream, delays) VALUES ({m}, {m})", stream.name, text)
+
+    def delays(self, cursor: Any, stream: str) -> str | None:
+        """Returns the counts of delays as `note_delays` wrote them."""
+        self._execute(cursor, "SELECT delays FROM lakegate_delay WHERE stream = {m}", stream)
+        row = cursor.fetchone()
+        return None if row is None else row[0]
 
     def drop_letters(self, cursor: Any, stream: str, ids: Sequence[tuple[int, int]]) -> int:
         """Deletes quarantined rows; returns how many were deleted."""

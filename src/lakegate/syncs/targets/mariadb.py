@@ -70,6 +70,7 @@ CONTROL = (
     f"PRIMARY KEY (stream, batch, slot)) {TABLE}",
     "CREATE TABLE IF NOT EXISTS lakegate_dead (stream varchar(190), batch bigint, n bigint, table_name text, "
     f"row_key longtext, image longtext, seq bigint, reason text, PRIMARY KEY (stream, batch, n)) {TABLE}",
+    f"CREATE TABLE IF NOT EXISTS lakegate_delay (stream varchar(190) PRIMARY KEY, delays longtext) {TABLE}",
 )
 SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",

@@ -61,6 +61,7 @@ CONTROL = (
     "CREATE TABLE IF NOT EXISTS lakegate_slot (stream text, batch bigint, slot int, PRIMARY KEY (stream, batch, slot))",
     "CREATE TABLE IF NOT EXISTS lakegate_dead (stream text, batch bigint, n bigint, table_name text, row_key text, "
     "image text, seq bigint, reason text, PRIMARY KEY (stream, batch, n))",
+    "CREATE TABLE IF NOT EXISTS lakegate_delay (stream text PRIMARY KEY, delays text)",
 )
 
 

@@ -366,6 +366,16 @@ class SqlTarget:
             return 0
         return self._transaction(lambda cursor: self._control.count_dead(cursor, stream), fenced=False)
 
+    def note_delays(self, text: str) -> None:
+        """Replaces the counts of the open stream's delays; see `lakegate.syncs.plan.delay.Delays`."""
+        self._transaction(lambda cursor: self._control.note_delays(cursor, self._open, text))
+
+    def delays(self, stream: str) -> str | None:
+        """Returns the counts of a stream's delays; None if there are none."""
+        if not self._has_table("lakegate_delay"):
+            return None
+        return self._transaction(lambda cursor: self._control.delays(cursor, stream), fenced=False)
+
     def preview(self, stream: str, net: Net, slots: int) -> tuple[tuple[Refusal, ...], Found]:
         # One thread, so one connection: temporary tables are visible to every statement.
         self._stream = Stream(stream, 0, 0, is_preview=True)

@@ -42,6 +42,7 @@ CONTROL = (
     "PRIMARY KEY (stream, batch, slot))",
     "CREATE TABLE IF NOT EXISTS lakegate_dead (stream text, batch integer, n integer, table_name text, row_key text, "
     "image text, seq integer, reason text, PRIMARY KEY (stream, batch, n))",
+    "CREATE TABLE IF NOT EXISTS lakegate_delay (stream text PRIMARY KEY, delays text)",
 )
 
 
