@@ -50,6 +50,21 @@ def test_old_runs_are_deleted_but_for_the_last_of_each_job(tmp_path: Path) -> No
     assert [one.run for one in read_ledger(tmp_path)] == ["a2", "a3", "b2"]
 
 
+def test_what_a_stopped_run_reports_of_its_turn_counts_and_not_what_others_report(tmp_path: Path) -> None:
+    """Two others may report a turn, too, if the second one did not learn of the first."""
+    ledger = LedgerSink(tmp_path)
+    for by in ("B", "C"):
+        ledger.emit(replace(row(1), outcome="lost", batches=None, closed_by=by))
+    [lost] = read_ledger(tmp_path)
+    assert lost.outcome == "lost"
+    ledger.emit(replace(row(1), outcome="fenced"))
+    ledger.emit(row(2))
+    assert [(one.epoch, one.outcome, one.closed_by) for one in read_ledger(tmp_path)] == [
+        (1, "fenced", None),
+        (2, row(2).outcome, None),
+    ]
+
+
 def test_a_reader_of_the_ledger_may_skip_a_damaged_line(tmp_path: Path) -> None:
     """A run does not end because a line of the past is damaged; it is named all the same."""
     ledger = LedgerSink(tmp_path)

@@ -211,6 +211,33 @@ def test_a_turn_that_others_had_closed_is_noted_as_lost_whatever_ends_it(error: 
     assert verify(bench.rows(), [], {}).violations == []
 
 
+@pytest.mark.parametrize("kind", ["", "lose request", "lose reply"])
+@pytest.mark.parametrize("closes", ["another job", "the next run of the job"])
+def test_a_killed_turn_is_reported_once_by_the_run_that_closes_it(kind: str, closes: str, tmp_path: Path) -> None:
+    """A killed process writes nothing; whether the change that closed its turn was stored may be known only from the next read."""
+    bench = Bench(lease_s=None)
+    killed = take(bench.job("A"), "q", 7)
+    bench.clock.advance(3)
+    bench.store._sessions.clear()  # its process is dead
+    bench.store = LosingStore(bench.store, lambda call: kind if call == 1 else "")
+    if closes == "another job":
+        after = take(bench.job("B", jvm=2), "r", 0)
+    else:
+        again = bench.job("A", jvm=2)
+        again.begin(CheckpointView(last_committed=6, is_batch_open=True))
+        after = take(again, "q", 7)
+    after.complete()
+    for row in bench.rows():
+        LedgerSink(tmp_path).emit(row)
+    lost, done = read_ledger(tmp_path)
+    by = "B" if closes == "another job" else "A"
+    assert (lost.job, lost.epoch, lost.outcome, lost.closed_by) == ("A", killed.epoch, "lost", by)
+    assert lost.reason == f"its run ended during batch 7; closed by {by}"
+    assert lost.released_at_ms - (lost.granted_at_ms or 0) == 3000
+    assert (done.epoch, done.outcome) == (after.epoch, "completed")
+    assert verify([lost, done], [], {}).violations == []
+
+
 def test_the_notes_of_two_turns_can_be_compared(tmp_path: Path) -> None:
     """Both are by the clock that runs with the machine, as is read back from the ledger."""
     bench = Bench(lease_s=None)

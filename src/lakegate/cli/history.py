@@ -53,7 +53,7 @@ def _cells(row: TurnEnded, place: str | None) -> tuple[str, ...]:
         else str(batches[0])
         if batches[0] == batches[1]
         else f"{batches[0]}-{batches[1]}",
-        words.span(max(0, waited_ms)),
+        words.span(max(0, waited_ms) if row.closed_by is None else None),
         words.span(held_ms),
         ", ".join(map(str, versions)) or words.NOTHING,
         row.reason or "",

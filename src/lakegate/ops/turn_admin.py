@@ -21,6 +21,7 @@ from lakegate.ids import JobName
 from lakegate.ops.inspection import existing_store, stream_named
 from lakegate.telemetry.events import Action, PersonActed
 from lakegate.telemetry.ledger import LedgerSink
+from lakegate.turns.effect_runner import closed_turn
 from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.lock_record import LockRecord, Pause
@@ -114,6 +115,7 @@ def break_lock(pipeline: Pipeline, lock: str, reason: str) -> Broken:
     doubted = tuple(map(str, held.token_ids)) if held.tables else ()  # a program of `lakegate turn` writes with none
     act = _acted(lock, held.job, "break", text)
     _act(pipeline, lock, replace(act, epoch=epoch, token_ids=doubted), change)
+    LedgerSink(pipeline.storage).emit(closed_turn(lock, epoch, held, by=act.by, now_ms=_now_ms()))
     return Broken(
         lock=lock,
         job=held.job,

@@ -57,10 +57,14 @@ class TurnRow:
     """The boot id of the machine: turns of one boot share a monotonic clock, used by the next two fields."""
     granted_up_ms: int | None = None
     released_up_ms: int | None = None
+    closed_by: str | None = None
+    """The job whose run closed the turn after its own run had died."""
 
     @property
     def waited_ms(self) -> int | None:
         """From asking to the grant, or to giving up; none if neither was recorded."""
+        if self.closed_by is not None:
+            return None
         until = self.released_at_ms if self.granted_at_ms is None else self.granted_at_ms
         # A wall clock may be set back between two readings; a negative wait would only confuse.
         return None if until is None else max(0, until - self.asked_at_ms)
@@ -94,6 +98,7 @@ class TurnRow:
             boot_id=event.boot_id,
             granted_up_ms=event.granted_up_ms,
             released_up_ms=event.released_up_ms,
+            closed_by=event.closed_by,
         )
 
 

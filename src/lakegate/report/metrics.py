@@ -200,7 +200,7 @@ def _of_turns(turns: Sequence[TurnEnded]) -> Iterator[Family]:
         key = (row.lock, row.job)
         batches[key] += 0 if row.batches is None else row.batches[1] - row.batches[0] + 1
         commits[key] += sum(map(len, row.versions.values()))
-        if row.granted_at_ms is not None:
+        if row.granted_at_ms is not None and row.closed_by is None:
             held[key].append(max(0, row.released_at_ms - row.granted_at_ms) / 1000)
             waited[key].append(max(0, row.granted_at_ms - row.asked_at_ms) / 1000)
     yield counter(TURNS, sorted(outcomes.items()))

@@ -85,7 +85,7 @@ class StatementPublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
-    """A turn ended, or a job gave up waiting for it: the ledger's row."""
+    """A turn ended, or a job gave up waiting for it: the ledger's row. `released_at_ms` of a lost turn: when it was closed."""
 
     lock: str
     job: str
@@ -109,6 +109,8 @@ class TurnEnded:
     """The boot id of the machine: turns of one boot share a monotonic clock, used by the next two fields. None in older rows."""
     granted_up_ms: int | None = None
     released_up_ms: int | None = None
+    closed_by: str | None = None
+    """The job whose run closed the turn after its own run had died; None: its own run reports it. Its wait is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

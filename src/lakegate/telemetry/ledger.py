@@ -28,6 +28,9 @@ ACTIONS = "actions"
 LEFT_OUT = "left_out"
 """The folder for parts of sources that streams did not read, next to the turns of a lock: a file for each job."""
 
+CLOSED = "closed"
+"""The folder for turns that others closed, next to the turns of a lock: a file for each turn. Its own run may still write, too."""
+
 Row = TypeVar("Row")
 
 
@@ -53,6 +56,7 @@ def to_line(row: TurnEnded) -> str:
         "boot_id": row.boot_id,
         "granted_up_ms": row.granted_up_ms,
         "released_up_ms": row.released_up_ms,
+        "closed_by": row.closed_by,
     }
     return json.dumps(data, separators=(",", ":"))
 
@@ -114,8 +118,11 @@ class LedgerSink:
 
     def emit(self, event: Event) -> None:
         match event:
-            case TurnEnded():
+            case TurnEnded(closed_by=None):
                 self._append(self._folder / quote(event.lock, safe="") / f"{event.run}.jsonl", to_line(event))
+            case TurnEnded():
+                folder = self._folder / quote(event.lock, safe="") / CLOSED
+                self._append(folder / f"{event.run}.{event.epoch}.jsonl", to_line(event))
             case PersonActed():
                 # In a separate folder: a version that does not know actions would read an action as a damaged turn.
                 folder = self._folder / quote(event.lock, safe="") / ACTIONS
@@ -156,7 +163,9 @@ def _write_whole(fd: int, data: bytes) -> None:
 def read_ledger(
     storage: str | os.PathLike[str], lock: str | None = None, *, on_damage: Callable[[Corrupt], None] | None = None
 ) -> list[TurnEnded]:
-    """Returns every row of one lock, or of all locks, by the time at which the turn ended.
+    """Returns every row of one lock, or of all locks, by the time at which the turn ended; each turn once.
+
+    What a run reports of its own turn comes before what others report of it: the run may have been stopped for a while, not killed.
 
     Args:
         storage: The pipeline's storage.
@@ -168,6 +177,9 @@ def read_ledger(
         InvalidRequest: a newer format.
     """
     rows = [row for path in _files(storage, lock) for row in _rows(path, from_line, on_damage)]
+    known = {(row.lock, row.run, row.epoch) for row in rows}
+    closed = [row for path in _files(storage, lock, below=CLOSED) for row in _rows(path, from_line, on_damage)]
+    rows += {key: row for row in closed if (key := (row.lock, row.run, row.epoch)) not in known}.values()
     return sorted(rows, key=lambda row: (row.released_at_ms, row.epoch or 0))
 
 
@@ -187,7 +199,7 @@ def trim_ledger(storage: str | os.PathLike[str], rows: Sequence[TurnEnded], *, b
     last = {(row.lock, row.job): row.run for row in rows if row.query_id is not None and row.epoch is not None}
     kept = {f"{run}.jsonl" for run in last.values()}
     deleted = 0
-    for path in [*_files(storage), *_files(storage, below=ACTIONS), *_files(storage, below=LEFT_OUT)]:
+    for path in (file for below in ("", ACTIONS, LEFT_OUT, CLOSED) for file in _files(storage, below=below)):
         with contextlib.suppress(OSError):
             if path.name not in kept and path.stat().st_mtime * 1000 < before_ms:
                 path.unlink()

@@ -13,7 +13,7 @@ from lakegate.effects import Steps, drive
 from lakegate.errors import LostTurn, StoreUnavailable, Unavailable
 from lakegate.ids import JobName, TableLocation
 from lakegate.ports import Clock, Randomness
-from lakegate.telemetry.events import EventSink, TurnWaits
+from lakegate.telemetry.events import EventSink, TurnEnded, TurnWaits
 from lakegate.turns.ports import TableLog, TurnStore, WriteGate
 from lakegate.turns.protocol.effects import (
     CasReply,
@@ -113,6 +113,23 @@ class EffectRunner:
         self._is_cancelled = False
         self._shown_reason: str | None = None
 
+    def report_closed(self, before: LockRecord | None, after: LockRecord) -> None:
+        """Reports the turn that a change of the record has closed, if its run was another process: that one may be dead."""
+        held = None if before is None else before.holder
+        if before is None or held is None or after.holder is not None:
+            return
+        mine = self.process
+        is_own = (held.host, held.boot_id, held.pid, held.pid_start) == (
+            mine.host,
+            mine.boot_id,
+            mine.pid,
+            mine.pid_start,
+        )
+        if after.job(held.job).lost == (before.epoch, held.batch) and not is_own:
+            self.ports.events.emit(
+                closed_turn(self.lock, before.epoch, held, by=str(self.job), now_ms=self.ports.clock.wall_ms())
+            )
+
     def check_noted(self, mark: Mark) -> None:
         """Raises `LostTurn` if a later turn began than this one, because an older copy of the lock's record was restored."""
         now_s, store = self.ports.clock.monotonic_s(), self.ports.store
@@ -174,6 +191,10 @@ class _Piece:
         self._driver, self._execute = driver, execute
         self._just_put: Stored | None = None
         """The record that the last effect wrote: a read that follows at once may be answered with it."""
+        self._read: LockRecord | None = None
+        """The record as it was last read."""
+        self._in_question: tuple[LockRecord | None, LockRecord] | None = None
+        """The records before and after a change whose outcome is unknown."""
         self._unknown_s: float | None = None
         """Since when the outcomes of changes have been unknown."""
         self._pause_s = PAUSE_S
@@ -185,13 +206,19 @@ class _Piece:
         just_put, self._just_put = self._just_put, None
         match effect:
             case ReadRecord():
-                if just_put is not None:
-                    return just_put
-                self._live = None
-                return ports.store.read(driver.lock)
+                if just_put is None:
+                    self._live = None
+                stored = just_put or ports.store.read(driver.lock)
+                if self._in_question is not None and self._in_question[1] == stored.record:
+                    driver.report_closed(*self._in_question)
+                self._read, self._in_question = stored.record, None
+                return stored
             case CompareAndSet(record=record, version=version):
                 reply = self._put(record, version)
                 self._just_put = Stored(record, version + 1) if reply == "done" else None
+                if reply == "done":
+                    driver.report_closed(self._read, record)
+                self._in_question = (self._read, record) if reply == "unknown" else None
                 return reply
             case LiveSessions(holder=holder):
                 # Every session that the record names was opened before the read; a session that is not alive after it is dead for
@@ -259,6 +286,37 @@ class _Piece:
             raise StoreUnavailable(f"what became of {what} could not be found out for {driver.patience_s():g} s")
         driver.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+
+
+def closed_turn(lock: str, epoch: int, held: Holder, *, by: str, now_ms: int) -> TurnEnded:
+    """Returns what is known of a turn that another closed, because its run has died or a person took the turn away.
+
+    Args:
+        lock: The lock.
+        epoch: The epoch of the turn.
+        held: The turn as the record named it.
+        by: The job that closed it, or the person.
+        now_ms: The wall clock.
+    """
+    during = "" if held.batch is None else f" during batch {held.batch}"
+    return TurnEnded(
+        lock=lock,
+        job=held.job,
+        epoch=epoch,
+        query_id=None,
+        run=held.run,
+        batches=None,
+        predecessor=None,
+        asked_at_ms=held.since_ms,
+        granted_at_ms=held.since_ms,
+        first_write_at_ms=None,
+        commit_log_at_ms=None,
+        released_at_ms=now_ms,
+        outcome="lost",
+        reason=f"its run ended{during}; closed by {by}",
+        boot_id=held.boot_id,
+        closed_by=by,
+    )
 
 
 def user_metadata(
