@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -159,6 +160,48 @@ def find_spec(spec: str | None = None, *, environ: Mapping[str, str] | None = No
     )
 
 
+_MODULE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def spec_argument(spec: str | None = None) -> str:
+    """Returns the value of `--spec` with which a child process finds the same pipeline; errors as of `find_spec`."""
+    return _module_of(spec, environment()) or str(find_spec(spec))
+
+
+def spec_folder(spec: str | None = None) -> Path:
+    """Returns the folder to which relative paths of the pipeline refer; errors as of `find_spec`."""
+    return Path(working_directory()) if _module_of(spec, environment()) else find_spec(spec).parent
+
+
+def _module_of(spec: str | None, environ: Mapping[str, str]) -> str | None:
+    """Returns `module:name` of a pipeline written in Python; None if the pipeline is a file."""
+    given = spec or environ.get("LAKEGATE_SPEC") or ""
+    return given if _MODULE.fullmatch(given) else None
+
+
+def _imported(text: str, cwd: str) -> Pipeline:
+    """Returns the pipeline that a module of Python makes; `text`: `module:name`. The working directory is searched first.
+
+    Raises:
+        InvalidRequest: There is no such pipeline, or it has faults.
+    """
+    from lakegate.config.build import PipelineBuilder
+
+    module, _, name = text.partition(":")
+    if cwd not in sys.path:
+        sys.path.insert(0, cwd)
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidRequest(
+            f"the pipeline {text} cannot be imported: {error}; nothing was done",
+            advice="Name it as module:name, from the folder of the module",
+        ) from error
+    if not isinstance(found, PipelineBuilder):
+        raise InvalidRequest(f"{text} is {type(found).__name__}, and not a lakegate.Pipeline; nothing was done")
+    return found.build(base_dir=cwd)
+
+
 def load_pipeline(
     spec: str | None = None,
     *,
@@ -170,7 +213,7 @@ def load_pipeline(
     """Loads the pipeline of a file; `url`, `storage` and `lock.timeout` from other sources override the file.
 
     Args:
-        spec: The file; by default `find_spec` looks for it.
+        spec: The file, by default `find_spec` looks for it; or `module:name` of a pipeline written in Python.
         cli: Options of the command by their job key: `{"url": …}`.
         conf: Spark settings, or those of a `--properties` file.
         environ: The environment.
@@ -183,6 +226,8 @@ def load_pipeline(
 
     environ = environment() if environ is None else environ
     cwd = os.path.abspath(cwd or os.getcwd())
+    if (module := _module_of(spec, environ)) is not None:
+        return _imported(module, cwd)
     path = find_spec(spec, environ=environ, cwd=cwd)
     origin = os.path.relpath(path, cwd) if path.is_relative_to(cwd) else str(path)
     layers = _Layers(cli=cli or {}, environ=environ, conf=conf or {})

@@ -16,6 +16,8 @@ from lakegate.settings import (
     read_properties,
     resolve_job,
     shown,
+    spec_argument,
+    spec_folder,
 )
 from lakegate.turns.protocol.ordering import After, NoRule, Strict
 
@@ -326,3 +328,37 @@ def test_environment_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     before = environment()
     monkeypatch.setenv("LAKEGATE_SPEC", "b")
     assert before["LAKEGATE_SPEC"] == "a"
+
+
+FLOW = """
+import lakegate as lg
+
+flow = lg.Pipeline("written")
+flow.table("t", path="./t").append(name="In", source=lg.files("./in"))
+other = 1
+"""
+
+
+def test_a_pipeline_written_in_python_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its relative paths refer to the working directory, which is searched for the module."""
+    (tmp_path / "flow_of_a_test.py").write_text(FLOW)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for spec, environ in (("flow_of_a_test:flow", {}), (None, {"LAKEGATE_SPEC": "flow_of_a_test:flow"})):
+        found = load_pipeline(spec, environ=environ)
+        assert (found.name, found.tables["t"].path, [one.name for one in found.streams]) == (
+            "written",
+            str(tmp_path / "t"),
+            ["In"],
+        )
+    assert (spec_argument("flow_of_a_test:flow"), spec_folder("flow_of_a_test:flow")) == (
+        "flow_of_a_test:flow",
+        tmp_path,
+    )
+    for spec, what in (
+        ("flow_of_a_test:gone", "gone"),
+        ("no_such_module_x:flow", "no_such_module_x"),
+        ("flow_of_a_test:other", "is int"),
+    ):
+        with pytest.raises(InvalidRequest, match=what):
+            load_pipeline(spec, environ={})

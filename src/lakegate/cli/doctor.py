@@ -30,7 +30,7 @@ def doctor_command(
         raise InvalidRequest("--deep and --repair need --table; nothing was done", advice="Add --table s3a://…")
 
     try:
-        settings.find_spec(spec)
+        settings.spec_argument(spec)
     except InvalidRequest:
         if spec is not None:
             raise

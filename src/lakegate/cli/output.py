@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 """The format of every JSON document that a command prints; raised when a key is removed or changes its meaning."""
 
-SPEC = typer.Option(None, "--spec", metavar="FILE", help="The pipeline. Default: lakegate.yml.")
+SPEC = typer.Option(None, "--spec", metavar="FILE", help="The pipeline: a file, or module:name. Default: lakegate.yml.")
 OUTPUT = typer.Option(Output.TEXT, "--output", help="How to print the result.")
 
 

@@ -36,7 +36,7 @@ def report_command(
         machine=f"{platform.node()}, {platform.system()}, {os.cpu_count()} cores",
         turns=tuple(TurnRow.from_event(row) for row in turns_of(pipeline)),
         commits=tuple(commit_row(table, commit) for table, commit in commits_of(pipeline)),
-        comparison=_comparison(settings.find_spec(spec).with_name(COMPARISON)),
+        comparison=_comparison(settings.spec_folder(spec) / COMPARISON),
     )
     try:
         write_file(html, render(data))

@@ -43,7 +43,9 @@ def run_command(
         metavar="JOB",
         help="This job's checkpoint is new on purpose: its source is read again.",
     ),
-    spec: str | None = typer.Option(None, "--spec", metavar="FILE", help="The pipeline. Default: lakegate.yml."),
+    spec: str | None = typer.Option(
+        None, "--spec", metavar="FILE", help="The pipeline: a file, or module:name. Default: lakegate.yml."
+    ),
     output: Output = typer.Option(Output.TEXT, "--output", help="How to print the events."),
     among: list[str] | None = typer.Option(None, "--among", hidden=True),
     idle_run: str | None = typer.Option(None, "--idle-run", hidden=True),
@@ -118,7 +120,7 @@ def _log_as_json() -> None:
 
 def _arguments(names: list[str], pace: str, spec: str | None) -> list[str]:
     """Returns the arguments that run these streams in a child process."""
-    file = str(settings.find_spec(spec))
+    file = settings.spec_argument(spec)
     paced = [] if pace == "paced" else [f"--{pace.replace('_', '-')}"]
     together = ["--together"] if len(names) > 1 else []
     return ["run", *names, *together, "--spec", file, "--output", "jsonl", "--child", *paced]
@@ -126,7 +128,7 @@ def _arguments(names: list[str], pace: str, spec: str | None) -> list[str]:
 
 def _sync_commands(names: list[str], pace: str, spec: str | None) -> dict[str, list[str]]:
     more = [] if pace == "paced" else [f"--{pace.replace('_', '-')}"]
-    where = ["--spec", str(settings.find_spec(spec)), "--output", "jsonl", "--child", *more]
+    where = ["--spec", settings.spec_argument(spec), "--output", "jsonl", "--child", *more]
     return {name: ["sync", "run", name, *where] for name in names}
 
 

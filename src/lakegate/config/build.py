@@ -25,6 +25,7 @@ from lakegate.config.streams import (
 )
 from lakegate.config.yaml_nodes import Faults, from_values
 from lakegate.errors import Fault, InvalidRequest
+from lakegate.notebook import Shown
 
 F = TypeVar("F", bound=Transform)
 Names = str | Sequence[str]
@@ -113,7 +114,7 @@ class MaintainKeys(TypedDict, total=False):
     aging: str
 
 
-class PipelineBuilder:
+class PipelineBuilder(Shown):
     """Collects a pipeline; `build` validates it and returns its data."""
 
     def __init__(
@@ -169,6 +170,12 @@ class PipelineBuilder:
             "properties": properties,
         }
         return TableBuilder(self, table)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name}: tables {', '.join(self._tables)}; streams {', '.join(self._streams)}>"
+
+    def _shown(self) -> Mapping[str, object]:
+        return {"name": self.name, "tables": list(self._tables), "streams": list(self._streams)}
 
     def build(self, *, base_dir: str) -> Pipeline:
         """Returns the pipeline's data.

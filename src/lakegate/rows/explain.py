@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lakegate.notebook import Shown
 from lakegate.rows.conflict.concurrency import OTHERS, outcome
 from lakegate.rows.conflict.read_set import Reads, Statement, StatementFacts, classify
 from lakegate.rows.execution import ROW_IDS, VECTORS
@@ -23,7 +24,7 @@ READS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Shown):
     """The properties of a statement that are known before it is executed."""
 
     table: str

@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lakegate.notebook import Shown
 from lakegate.telemetry.events import StatementPublished
 
 ROWS = {
@@ -23,7 +24,7 @@ _callbacks: list[Callable[[StatementPublished], None]] = []
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Shown):
     """The effect and the cost of a statement.
 
     Stock Delta's own result is in `returned`.
@@ -55,6 +56,9 @@ class Result:
     returned: Any = field(default=None, repr=False)
     """Stock Delta's return value; None if the stock commit was not used."""
     _info: Callable[[], Mapping[str, Any]] = field(default=dict, repr=False)
+
+    def _shown(self) -> Mapping[str, object]:
+        return {**Shown._shown(self), "metrics": self.metrics}
 
     @cached_property
     def metrics(self) -> Mapping[str, int]:

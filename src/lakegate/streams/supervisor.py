@@ -23,6 +23,7 @@ from lakegate.delta.jvm import silence
 from lakegate.delta.storage_errors import in_plain_words, refusal
 from lakegate.errors import CheckpointMismatch, LakegateError, LostTurn, StoreUnavailable, TurnNotGranted, Unavailable
 from lakegate.ids import TableLocation, TokenId
+from lakegate.notebook import Shown
 from lakegate.spark.checkpoint import Checkpoint
 from lakegate.spark.source_faults import source_trouble
 from lakegate.streams.job_cancellation import TurnJobs
@@ -54,7 +55,7 @@ class _TurnLimit(Exception):
 
 
 @dataclass(kw_only=True)
-class RunReport:
+class RunReport(Shown):
     """Totals of one job's runs. Counts, and milliseconds."""
 
     job: str

@@ -15,6 +15,7 @@ from lakegate.config import (
 from lakegate.config.reading import validate
 from lakegate.config.yaml_nodes import Faults, from_values
 from lakegate.errors import InvalidRequest
+from lakegate.notebook import Shown
 from lakegate.syncs.plan import source_position
 from lakegate.syncs.plan.delay import SyncDelay
 from lakegate.syncs.runner import AppliedBatch
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class SyncReport:
+class SyncReport(Shown):
     """The result of a run."""
 
     sync: str
