@@ -17,6 +17,7 @@ ALL = (
     "sync",
     "delay",
     "feed",
+    "postgres",
     "many",
     "s3",
     "flows",

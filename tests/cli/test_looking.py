@@ -88,6 +88,7 @@ def test_history_has_the_newest_first_and_a_limit(lake: Lake) -> None:
         "boot_id": "b",
         "granted_up_ms": 1_000_300,
         "released_up_ms": 1_000_400,
+        "closed_by": None,
     }
     by_path = lakegate("history", lake.table, "--spec", lake.root)
     assert [line.split()[0] for line in by_path.out.splitlines()] == ["epoch", "3", "2", "1"]

@@ -19,6 +19,7 @@ from lakegate.config import (
     Maintain,
     Mutate,
     Pipeline,
+    PostgresSource,
     SyncSpec,
     TableSource,
     Unmatched,
@@ -712,6 +713,12 @@ def test_a_sync_takes_envelopes_and_tables() -> None:
     assert source("{kafka: 'a, b', servers: 'h:1', transactions: t, options: {sasl.password: pa55}}") == (
         EnvelopeTopicsSource(topics=("a", "b"), servers="h:1", transactions="t", options={"sasl.password": "pa55"})
     )
+    assert source("{postgres: 'postgresql://h/d', tables: [a, s.b], slot: s}") == PostgresSource(
+        dsn="postgresql://h/d", tables=("a", "s.b"), slot="s"
+    )
+    assert source("{postgres: 'postgresql://h/d', publication: P}, tables: {a: b}") == PostgresSource(
+        dsn="postgresql://h/d", publication="P"
+    )
     assert source("lake") == TableSource(table="lake", start="snapshot")
     assert source("lake, start: latest") == TableSource(table="lake", start="latest")
     assert source("lake, start: {version: 0}") == TableSource(table="lake", start=0)
@@ -720,12 +727,15 @@ def test_a_sync_takes_envelopes_and_tables() -> None:
     )
 
 
-def test_the_password_of_a_target_is_masked() -> None:
+def test_the_password_of_a_database_is_masked() -> None:
     """Also where it is written in the file itself, in either place that an address has for it."""
-    text = SYNC.replace("sqlite:x.db", "postgresql://me:pa55@h/db?password=pa55")
+    address = "postgresql://me:pa55@h/db?password=pa55"
+    text = SYNC.replace("sqlite:x.db", address).replace('files: "changes/*.jsonl"', f'postgres: "{address}"')
     pipeline = parse(text, origin="lakegate.yml", base_dir="/base", environ={})
-    shown = next(entry.value for entry in pipeline.entries if entry.key == "sync.crm.to")
-    assert shown == "postgresql://me:***@h/db?password=***"
+    for key in ("to", "from.postgres"):
+        (shown,) = (entry.value for entry in pipeline.entries if entry.key == f"sync.crm.{key}")
+        assert shown == "postgresql://me:***@h/db?password=***"
+    assert "pa55" not in repr(pipeline)
 
 
 @pytest.mark.parametrize(
@@ -749,6 +759,20 @@ def test_the_password_of_a_target_is_masked() -> None:
         ('{files: "changes/*.jsonl"}', "{files: a, kafka: b, servers: 'h:1'}", "files and kafka together"),
         ('{files: "changes/*.jsonl"}', "{files: 's3://b/c'}", "s3: paths are not in this version"),
         ('{files: "changes/*.jsonl"}', "{}", "sync.crm.from: none of files, kafka"),
+        ('{files: "changes/*.jsonl"}', "{files: a, tables: [b]}", "sync.crm.from.tables: it belongs to postgres"),
+        ('{files: "changes/*.jsonl"}', "{postgres: 'mysql://me:pa55@h/d'}", "not the address of a PostgreSQL database"),
+        ('{files: "changes/*.jsonl"}', "{postgres: 'postgresql://h/d', format: json}", "it is not for a database"),
+        (
+            '{files: "changes/*.jsonl"}',
+            "{postgres: 'postgresql://h/d', bytes: hex}",
+            "only Debezium's envelopes need it",
+        ),
+        ('{files: "changes/*.jsonl"}', "{postgres: 'postgresql://h/d', slot: A-b}", "small letters, digits and _"),
+        (
+            '{files: "changes/*.jsonl"}',
+            "{postgres: 'postgresql://h/d'}, table: a",
+            "name its target under `tables`",
+        ),
         ("from:", "start: snapshot, from:", "sync.crm.start: only a table has a snapshot and versions"),
         ("from: {files:", "table: a, from: {format: debezium, files:", "name its target under `tables`"),
         ("from:", "table: a, tables: {b: c}, from:", "table and tables together"),

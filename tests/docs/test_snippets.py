@@ -48,7 +48,7 @@ def test_a_part_of_a_pipeline_makes_a_pipeline_without_a_fault(fence: Fence) -> 
 
 def test_every_block_says_what_it_is() -> None:
     """A block without a kind is coloured, and checked, as nothing."""
-    known = {"python", "console", "yaml", "json", "text", "ini"}
+    known = {"python", "console", "yaml", "json", "text", "ini", "sql"}
     assert [f"{page}:{fence.line}" for page, fence in FENCES if fence.kind not in known] == []
 
 

@@ -1,4 +1,4 @@
-"""The how-tos "in step with Debezium" and "in step with a Delta table": what they show is what the commands print."""
+"""The how-tos "in step with Debezium", "with a Delta table" and "with PostgreSQL": what they show is what the commands print."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import lakegate as lg
 from lakegate.config import EnvelopeTopicsSource, parse
+from lakegate.demo.database_servers import fresh_postgres
 from lakegate.errors import InvalidRequest
 from tests.cli.command import lakegate
 from tests.docs.markdown import DOCS, Fence, fences
@@ -55,6 +56,29 @@ def test_the_page_on_debezium_shows_what_happens(tmp_path: Path, monkeypatch: py
         ran = lakegate(*command)
         assert (ran.code, ran.out.splitlines()) == (0, shown), command
     assert people(tmp_path) == [(1, "b@x"), (2, "a@x")]
+
+
+@pytest.mark.postgres
+def test_the_page_on_postgresql_shows_what_happens(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load, and afterwards the page's way to give the sync up."""
+    blocks = fences(DOCS / "how-to" / "sync-from-postgres.md")
+    (part,) = (one.text for one in blocks if one.kind == "yaml")
+    source, there = fresh_postgres(postgres), fresh_postgres(postgres)
+    for address, database in (("postgresql://reader@db1/shop", source), ("postgresql://crm@127.0.0.1/crm", there)):
+        database.execute(PEOPLE, "CREATE TABLE orders (id integer PRIMARY KEY, person integer REFERENCES people)")
+        part = part.replace(address, database.dsn)
+    source.execute("INSERT INTO people VALUES (1, 'a@x'), (2, 'b@x')", "INSERT INTO orders VALUES (1, 1)")
+    (tmp_path / "lakegate.yml").write_text(f"name: pipeline\n{part}")
+    monkeypatch.chdir(tmp_path)
+    for command, shown in typed(blocks):
+        ran = lakegate(*command)
+        assert (ran.code, ran.out.splitlines()) == (0, shown), (command, ran.err)
+    assert [there.rows(one) for one in ("people", "orders")] == [source.rows(one) for one in ("people", "orders")]
+    (end,) = (one.text for one in blocks if one.kind == "sql")
+    source.execute(*end.replace("PIPELINE_SYNC", "pipeline_crm").strip().split("\n"))
+    assert source.query("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'lakegate_pipeline_crm'") == []
 
 
 def test_the_page_on_tables_shows_what_happens(

@@ -229,7 +229,7 @@ def test_resync_makes_the_target_equal_and_goes_on(lake: Lake) -> None:
     lake.sql("INSERT INTO @ VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     lake.database.execute("INSERT INTO people VALUES (1, 'b'), (2, 'a'), (8, 'c')")
     with lake.opened() as sync:
-        done = sync.resync()
+        (done,) = sync.resync()
     assert (done.through, done.changes) == (1, 3)
     assert lake.rows() == [(1, "a"), (2, "b"), (3, "c")]
     lake.sql("DELETE FROM @ WHERE id = 2")

@@ -108,20 +108,22 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
 
 @sync.command("resync")
 def resync_command(
-    name: str = typer.Argument(..., metavar="NAME", help="A sync of the file, whose source is a table."),
+    name: str = typer.Argument(..., metavar="NAME", help="A sync of the file, whose source is a table or PostgreSQL."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Make the target equal to the current table, in one transaction, and go on from there.
+    """Make the target equal to the source's current state, and go on from there.
 
-    Rows that the table does not have are deleted. For a feed that is gone, a recreated table, or a target with rows.
+    From a table in one transaction, in which rows that it does not have are deleted. From PostgreSQL, the target's tables are
+    emptied and loaded. For a feed or a slot that is gone, a recreated table, or a target with rows.
     """
     from lakegate.syncs.api import SyncReport
 
     (session,) = sessions_of(spec, name)
     count = SyncReport(sync=name)
     with session:
-        count.add(session.resync())
+        for applied in session.resync():
+            count.add(applied)
     _show_counts({name: count}, output)
 
 

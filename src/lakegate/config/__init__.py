@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ChangeFilesSource,
         EnvelopeFilesSource,
         EnvelopeTopicsSource,
+        PostgresSource,
         SyncSpec,
         TableSource,
     )
@@ -46,6 +47,7 @@ __all__ = [
     "Mutate",
     "Override",
     "Pipeline",
+    "PostgresSource",
     "Source",
     "StreamKind",
     "StreamSpec",

@@ -16,7 +16,7 @@ from pydantic import Field
 from lakegate.config.places import DatabaseUrl, LocalPath
 from lakegate.config.sections import FromSection, Section, Written
 from lakegate.config.streams import TABLE_NAME, ColumnNames, Servers, Topics
-from lakegate.config.value_types import Choice, Count, Milliseconds, Reader, Text, TextMap, WholeNumber
+from lakegate.config.value_types import Choice, Count, Milliseconds, Reader, Text, TextMap, Texts, WholeNumber
 from lakegate.config.yaml_nodes import Node, shown_key
 from lakegate.syncs.plan.apply_protocol import Mode, OnViolation
 from lakegate.syncs.plan.values import UNAVAILABLE, BytesAs
@@ -83,17 +83,46 @@ class TableSource:
     """The start of the sync; a number is the first version whose changes are applied."""
 
 
-SyncSource = ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | TableSource
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSource:
+    """A PostgreSQL database whose log is read through a slot."""
+
+    dsn: str = field(repr=False)
+    tables: tuple[str, ...] = ()
+    """Empty: all of the publication."""
+    publication: str | None = None
+    """None: named after the pipeline and the sync."""
+    slot: str | None = None
+    """None: named like the publication."""
+
+
+SyncSource = ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | PostgresSource | TableSource
 
 
 class SyncFrom(Section, title="from"):
-    """The files or Kafka topics whose changes a sync applies; instead, a table of this file may be named."""
+    """The files, Kafka topics or PostgreSQL database whose changes a sync applies; instead, a table of this file may be named."""
 
     files: LocalPath | None = Field(default=None, examples=['"changes/*.jsonl"'])
     """Files of changes: a folder, a file or a glob. They are merged by the changes' positions in the source, whatever their
-    names. Either this or `kafka`."""
+    names. Either this, `kafka` or `postgres`."""
     kafka: Topics | None = Field(default=None, examples=["crm.public.people"])
-    """The topic or topics of changes, as Debezium writes them. Either this or `files`."""
+    """The topic or topics of changes, as Debezium writes them. Either this, `files` or `postgres`."""
+    postgres: DatabaseUrl | None = Field(default=None, repr=False, examples=['"${SOURCE_DSN}"'])
+    """The PostgreSQL database whose tables are loaded, and whose changes are then read from its log. Either this, `files` or
+    `kafka`."""
+    tables: Annotated[tuple[str, ...], Texts(of=Text(expected="a table's name", word="table"))] = Field(
+        default=(), examples=["[people, sales.orders]"]
+    )
+    """The tables of the database, with or without their schemas; only with `postgres`. Default: all of the publication, which
+    must then exist."""
+    publication: Annotated[str | None, Text(expected="a publication's name", word="publication")] = Field(
+        default=None, examples=["crm"]
+    )
+    """The publication that has the tables; it is created if it does not exist. Default: `lakegate_PIPELINE_SYNC`."""
+    slot: Annotated[
+        str | None, Text(pattern=r"[a-z0-9_]{1,63}", expected="small letters, digits and _", word="slot")
+    ] = Field(default=None, examples=["crm"])
+    """The replication slot from which changes are read; the sync creates it. Default: `lakegate_PIPELINE_SYNC`."""
     servers: Servers | None = Field(default=None, examples=['"h1:9092,h2:9092"'])
     """The brokers to begin with; required with `kafka`."""
     format: Annotated[ChangeFormat | None, Choice(ChangeFormat)] = Field(default=None, examples=["parquet"])
@@ -122,8 +151,14 @@ class SyncFrom(Section, title="from"):
     """More options of the Kafka client, with librdkafka's names; only with `kafka`."""
 
     def rules(self, written: Written) -> None:
-        written.exactly_one("files", "kafka")
+        written.exactly_one("files", "kafka", "postgres")
         is_kafka, is_files, unwanted = "kafka" in written, "files" in written, "it to be left out"
+        if "postgres" in written:
+            written.refuse_all("servers", "options", "format", what="it is not for a database", expected=unwanted)
+            if not (self.postgres or "postgres").startswith("postgres"):
+                written.refuse("postgres", "not the address of a PostgreSQL database", "postgresql://…")
+        else:
+            written.refuse_all("tables", "publication", "slot", what="it belongs to postgres", expected=unwanted)
         if is_kafka and not is_files:
             if "servers" not in written:
                 written.refuse("servers", "missing", "host:port of the brokers")
@@ -131,10 +166,10 @@ class SyncFrom(Section, title="from"):
                 written.refuse("format", "topics are read in Debezium's format", "debezium")
         elif is_files and not is_kafka:
             written.refuse_all("servers", "options", what="it belongs to kafka", expected=unwanted)
-        if is_kafka or self.format == "debezium":
-            what = "envelopes say their transaction themselves"
+        if is_kafka or self.format == "debezium" or "postgres" in written:
+            what = "changes say their transaction themselves"
             written.refuse_all("transaction", what=what, expected=unwanted)
-        else:
+        if not is_kafka and self.format != "debezium":
             what = "only Debezium has transaction metadata apart"
             written.refuse_all("transactions", what=what, expected=unwanted)
             written.refuse_all("bytes", "placeholder", what="only Debezium's envelopes need it", expected=unwanted)
@@ -154,6 +189,10 @@ class SyncFrom(Section, title="from"):
                 bytes_as=self.bytes_as,
                 placeholder=self.placeholder,
                 options=self.options,
+            )
+        if "postgres" in written:
+            return PostgresSource(
+                dsn=self.postgres or "", tables=self.tables or (), publication=self.publication, slot=self.slot
             )
         path = self.files or ""
         if self.format == "debezium":
@@ -189,7 +228,8 @@ class SyncSpec(Section, title="sync.NAME"):
     source: Annotated[SyncSource, _SectionOrTable(SyncFrom, TABLE_NAME)] = Field(
         serialization_alias="from", examples=['{files: "changes/*.jsonl"}']
     )
-    """Where changes come from: `{files: …}`, `{kafka: …}`, or a table of this file by its name: its change data feed."""
+    """Where changes come from: `{files: …}`, `{kafka: …}`, `{postgres: …}`, or a table of this file by its name: its change data
+    feed."""
     # As written; the product reads `source.start`.
     start: Annotated[_Begin | int | None, FromSection(StartVersion, Choice(_Begin))] = Field(
         default=None, examples=["snapshot"]
@@ -235,11 +275,11 @@ class SyncSpec(Section, title="sync.NAME"):
     """How long `sync run` waits for a target or a source that has become unavailable, as in a restart or a fail-over, or that
     cannot be written now; then it ends with status 6."""
     poll_ms: Milliseconds | None = Field(default=None, examples=["1s"])
-    """How often `sync run` asks the source for something new while it is idle. Default: messages of Kafka are noticed as they
-    arrive, looked for every 20ms; 100ms for files and a table on a local disk, else 1s."""
+    """How often `sync run` asks the source for something new while it is idle. Default: changes from Kafka and PostgreSQL are
+    noticed as they arrive, looked for every 20ms and 5ms; 100ms for files and a table on a local disk, else 1s."""
     source_dsn: DatabaseUrl | None = Field(default=None, repr=False, examples=['"${SOURCE_DSN}"'])
     """The source's own database, which `sync verify` and `sync repair` read instead of the changes. A login that may only read
-    is enough. Default: the comparison uses the changes in their files or topics."""
+    is enough. Default: the comparison uses the changes in their files or topics; with `postgres`, its database."""
 
     def rules(self, written: Written) -> None:
         unwanted = "it to be left out"
@@ -247,10 +287,10 @@ class SyncSpec(Section, title="sync.NAME"):
             case TableSource():
                 what = "the source is one table: its target is named by `table`"
                 written.refuse_all("tables", what=what, expected=unwanted)
-            case ChangeFilesSource() | EnvelopeFilesSource() | EnvelopeTopicsSource():
+            case ChangeFilesSource() | EnvelopeFilesSource() | EnvelopeTopicsSource() | PostgresSource():
                 written.refuse_all("start", what="only a table has a snapshot and versions", expected=unwanted)
-        if isinstance(self.source, EnvelopeFilesSource | EnvelopeTopicsSource):
-            what = "envelopes say their table: name its target under `tables`"
+        if isinstance(self.source, EnvelopeFilesSource | EnvelopeTopicsSource | PostgresSource):
+            what = "changes say their table: name its target under `tables`"
             written.refuse_all("table", what=what, expected=unwanted)
         if "table" in written and "tables" in written:
             written.refuse("", "table and tables together", "one of them", at="table")

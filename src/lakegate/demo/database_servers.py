@@ -47,13 +47,16 @@ def installed_postgres() -> Path | None:
 
 
 @contextlib.contextmanager
-def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterator[str]:
+def postgres_server(
+    directory: Path, *, programs: Path | None = None, settings: Sequence[str] = ("wal_level=logical",)
+) -> Iterator[str]:
     """Yields the DSN of a PostgreSQL server on a socket, which ends with the block. Its data do not survive a machine crash.
 
     Args:
         directory: For its data; created here, unless an earlier server left them. Its parents are opened for the user that
             it runs as.
         programs: The folder of `initdb` and `postgres`; None: those of the wheel.
+        settings: More of its settings; by default it can be a source of changes.
     """
     import psycopg
 
@@ -73,7 +76,7 @@ def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterato
         shutil.chown(directory, user)
     log = directory.parent / "postgres.log"
     data, fast = directory / "data", ("fsync", "synchronous_commit", "full_page_writes")
-    settings = [word for name in fast for word in ("-c", f"{name}=off")]
+    words = [word for one in (*(f"{name}=off" for name in fast), *settings) for word in ("-c", one)]
     with log.open("ab") as output:
         make = [
             str(programs / "initdb"),
@@ -90,7 +93,7 @@ def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterato
         if not data.exists():
             subprocess.run(make, stdout=output, stderr=subprocess.STDOUT, check=True, user=user, cwd=directory)
         process = subprocess.Popen(
-            [str(programs / "postgres"), "-D", str(data), "-h", "", "-k", str(directory), *settings],
+            [str(programs / "postgres"), "-D", str(data), "-h", "", "-k", str(directory), *words],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, user=user, cwd=directory,
             start_new_session=True,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, assert_never
 
@@ -10,6 +11,7 @@ from lakegate.config import (
     EnvelopeFilesSource,
     EnvelopeTopicsSource,
     Pipeline,
+    PostgresSource,
     SyncSpec,
     TableSource,
 )
@@ -77,8 +79,21 @@ def open_source(
             session = spark or session_for(pipeline)
             location = locate(session, pipeline.tables[name])
             return TableFeed(spark=session, location=location, table=spec.table or name, start=start)
+        case PostgresSource() as source:
+            from lakegate.syncs.sources.postgres import PostgresChanges
+            from lakegate.syncs.sources.postgres_server import Server
+            from lakegate.syncs.targets.postgres import address_of
+
+            usual = slot_name(pipeline.name, spec.name)
+            server = Server(address_of(source.dsn), source.tables, source.publication or usual, source.slot or usual)
+            return PostgresChanges(server, spec.tables)
         case _:
             assert_never(spec.source)
+
+
+def slot_name(pipeline: str, sync: str) -> str:
+    """Returns the name of a sync's slot and publication, unless the sync names them. A slot's name has few characters."""
+    return re.sub("[^a-z0-9_]", "_", f"lakegate_{pipeline}_{sync}".lower())[:63]
 
 
 def _reading(source: EnvelopeFilesSource | EnvelopeTopicsSource) -> Reading:

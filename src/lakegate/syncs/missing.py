@@ -13,6 +13,7 @@ from lakegate.errors import LakegateError
 from lakegate.syncs.adapters import Source, open_source
 from lakegate.syncs.plan import source_position
 from lakegate.syncs.plan.apply_protocol import SyncProgress
+from lakegate.syncs.ports import ChangeSource, Looks
 from lakegate.syncs.sources.files import paths_of
 
 ANSWER_S = 3.0
@@ -34,12 +35,15 @@ def missing_since(pipeline: Pipeline, spec: SyncSpec, progress: SyncProgress | N
         opened: The sync's own source if it is open. It is only used for a table that is not on this machine's disk.
     """
     try:
+        held: object = opened
+        if isinstance(held, Looks):  # it excludes another reader
+            return _of_changes(held.looking(), progress)
         if isinstance(spec.source, TableSource):
             return _of_table(pipeline, spec.source.table, progress, opened)
         if _bytes(spec) > FILES_BYTES_MAX:
             return None
         with contextlib.closing(open_source(pipeline, spec, answer_s=ANSWER_S)) as source:
-            return _of_changes(source, progress)
+            return _of_changes(source.looking() if isinstance(source, Looks) else source, progress)
     except (LakegateError, OSError):
         return None
 
@@ -79,7 +83,7 @@ def _oldest_commit(commits: Iterable[Commit], after: int) -> Since:
     return LEVEL
 
 
-def _of_changes(source: Source, progress: SyncProgress | None) -> Since:
+def _of_changes(source: ChangeSource, progress: SyncProgress | None) -> Since:
     place = None if progress is None else progress.place
     for group in source.transactions(-1 if progress is None else progress.position, place):
         rows = [change for change in group if change.op != "mark"]

@@ -44,6 +44,33 @@ class SetsApart(Protocol):
         ...
 
 
+@runtime_checkable
+class Confirms(Protocol):
+    """A source that keeps its changes until the target has them."""
+
+    def confirm(self, position: int) -> None:
+        """Records that the target has everything up to a position. May be called while another thread reads."""
+        ...
+
+
+@runtime_checkable
+class Announces(Protocol):
+    """A source to which changes are sent, so that nobody need ask for them."""
+
+    def has_arrived(self) -> bool | None:
+        """Returns whether the next pass would apply something, without a question to anybody; None if it must be asked."""
+        ...
+
+
+@runtime_checkable
+class Looks(Protocol):
+    """A source on which reading has effects: it creates something, or one reader excludes another."""
+
+    def looking(self) -> ChangeSource:
+        """Returns the source in a mode that changes nothing."""
+        ...
+
+
 class TargetView(Protocol):
     """A read-only view of a target database: does not take a stream over, and blocks no writer for long."""
 

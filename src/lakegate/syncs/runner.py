@@ -169,7 +169,9 @@ class _Following:
 
 def _is_joinable(batch: Batch) -> bool:
     """Returns whether a batch can be joined with adjacent batches."""
-    return not batch.is_load and all(change.op not in ("t", "many", "ddl") for change in batch.changes)
+    return (not batch.is_load or batch.is_snapshot) and all(
+        change.op not in ("t", "many", "ddl") for change in batch.changes
+    )
 
 
 def _apply_with_more(

@@ -14,6 +14,7 @@ from lakegate.config import (
     EnvelopeFilesSource,
     EnvelopeTopicsSource,
     Pipeline,
+    PostgresSource,
     SyncSpec,
     TableSource,
 )
@@ -28,8 +29,9 @@ from lakegate.syncs.plan.change import Batch, Image
 from lakegate.syncs.plan.dead_letters import KeptRow, corrected
 from lakegate.syncs.plan.delay import Delays, SyncDelay
 from lakegate.syncs.plan.difference import Difference
-from lakegate.syncs.plan.net_changes import Key, NetRow, canonical
+from lakegate.syncs.plan.net_changes import Key, Net, NetRow, canonical
 from lakegate.syncs.plan.values import bare
+from lakegate.syncs.ports import Announces, ChangeSource, Confirms, Looks
 from lakegate.syncs.preview import NextBatch, explain
 from lakegate.syncs.runner import AppliedBatch, SyncSettings, apply_net, apply_one, carry, pending_batches
 from lakegate.syncs.sources.debezium import DebeziumChanges
@@ -50,6 +52,7 @@ from lakegate.syncs.verify import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakegate.syncs.sources.postgres import PostgresChanges
     from lakegate.syncs.targets.sequences import MovedSequence
 
 
@@ -57,9 +60,9 @@ SECOND_LOOK_MAX = 10_000
 """The maximum number of differences of a table that are checked twice, or repaired together."""
 SECOND_LOOK_S = 2.0
 ROUNDS_MAX = 100
-POLL_S, LOCAL_POLL_S, NOTICED_POLL_S = 1.0, 0.1, 0.02
-"""How often an idle sync asks its source for something new; files on this machine's disk, which cost one listing; and a client
-that notices new messages by itself, which costs no request."""
+POLL_S, LOCAL_POLL_S, NOTICED_POLL_S, SENT_POLL_S = 1.0, 0.1, 0.02, 0.005
+"""How often an idle sync asks its source for something new; files on this machine's disk, which cost one listing; a client
+that notices new messages by itself, and a connection on which changes are sent, which cost no request."""
 NOTE_S = 1.0
 """The minimum time between two records of the delays in the target."""
 WAIT_S = 0.2
@@ -192,6 +195,12 @@ class SyncSession:
         return self._opened
 
     @property
+    def _looked(self) -> ChangeSource:
+        """The source in a mode in which reading changes nothing."""
+        source = self._source
+        return source.looking() if isinstance(source, Looks) else source
+
+    @property
     def poll_s(self) -> float:
         """The interval in seconds at which an idle sync asks its source for something new."""
         if self._spec.poll_ms is not None:
@@ -199,6 +208,8 @@ class SyncSession:
         match self._spec.source:
             case EnvelopeTopicsSource():
                 return NOTICED_POLL_S
+            case PostgresSource():
+                return SENT_POLL_S
             case TableSource():
                 from lakegate.syncs.sources.delta_cdf import TableFeed
 
@@ -251,7 +262,7 @@ class SyncSession:
         Raises:
             LakegateError: See `explain`.
         """
-        return explain(self._source, self._target, stream=self.stream, settings=self._settings)
+        return explain(self._looked, self._target, stream=self.stream, settings=self._settings)
 
     def newest(self) -> object:
         """Returns a value that changes when the source has something new.
@@ -263,7 +274,8 @@ class SyncSession:
 
     def has_arrived(self) -> bool | None:
         """Returns whether the source has noticed something new since the last pass; None if it must be asked: see `newest`."""
-        return self._source.has_arrived() if isinstance(self._source, DebeziumChanges) else None
+        source: object = self._source
+        return source.has_arrived() if isinstance(source, Announces) else None
 
     def verify(self, listed_max: int, *, source_dsn: str | None = None, found: Found | None = None) -> VerifiedSync:
         """Compares the target with the source. Writes only temporary tables.
@@ -281,6 +293,8 @@ class SyncSession:
         """
         told: Found = found or (lambda table, differences, row: None)
         dsn = source_dsn or self._spec.source_dsn
+        if dsn is None and isinstance(self._spec.source, PostgresSource):
+            dsn = self._spec.source.dsn
         if dsn is None:
             return verify(
                 self._source, self._target, stream=self.stream, listed_max=listed_max, read=self._reader(),
@@ -291,8 +305,16 @@ class SyncSession:
             with open_source_rows(dsn, self._spec.to) as database:
                 return verify_database(
                     database, self._target, stream=self.stream, tables=self._source_tables(), listed_max=listed,
-                    has_more=self._has_more, found=told,
+                    has_more=more, found=told,
                 )  # fmt: skip
+
+        def more(progress: SyncProgress) -> bool:
+            try:
+                return self._has_more(progress)
+            except Unavailable:
+                if not isinstance(self._spec.source, PostgresSource):
+                    raise
+                return False  # a run reads from the slot, and applies what there is
 
         first = look(max(listed_max, SECOND_LOOK_MAX))
         if not first.differences:
@@ -354,7 +376,7 @@ class SyncSession:
     def _reader(self) -> Callable[[SyncProgress], contextlib.AbstractContextManager[ReadRecords]] | None:
         """Returns a reader of the source's records independent of the sync's; None for a table, which knows its rows."""
         spec = self._spec
-        if isinstance(spec.source, TableSource):
+        if isinstance(spec.source, TableSource | PostgresSource):
             return None
 
         @contextlib.contextmanager
@@ -399,13 +421,15 @@ class SyncSession:
 
     def _has_more(self, progress: SyncProgress) -> bool:
         """Returns whether a run would apply more changes now."""
-        return any(batch.size for batch in pending_batches(self._source, progress, self._settings))
+        return any(batch.size for batch in pending_batches(self._looked, progress, self._settings))
 
     def _source_tables(self) -> dict[str, str]:
         """Returns target table → source table, of the sync's settings and records; empty text for several source tables."""
         sources: dict[str, dict[str, None]] = {}
         progress = self._target.progress(self.stream)
         reader = self._reader()
+        if isinstance(self._spec.source, PostgresSource):
+            sources.update({name: dict(met) for name, met in self._postgres.tables().items()})
         if progress is not None and reader is not None:
             with reader(progress) as records:
                 sources.update({name: dict(met) for name, met in records.tables.items()})
@@ -523,6 +547,7 @@ class SyncSession:
         self._epoch = progress.epoch
         self._delays = Delays.read(self._target.delays(self.stream))
         self._refuse_rows(progress)
+        progress = self._begun(progress)
         seen: object = None
 
         def one() -> Iterator[AppliedBatch]:
@@ -539,6 +564,8 @@ class SyncSession:
                 if applied.commits:
                     self._delays.add(applied.commits, applied.committed_at_ms)
                     self._is_noted = False
+                if isinstance(self._source, Confirms):
+                    self._source.confirm(applied.through)
                 yield applied
                 self._note_delays(NOTE_S)
 
@@ -548,16 +575,22 @@ class SyncSession:
             yield one() if now != seen else iter(())
             seen = now
 
-    def resync(self) -> AppliedBatch:
-        """Makes the target equal to the source's current state in one transaction; later changes continue from there.
+    def resync(self) -> Sequence[AppliedBatch]:
+        """Makes the target equal to the source's current state; later changes continue from there. Returns its batches.
 
-        Rows that the source does not have are deleted, the others are written. In place, so that readers see one step.
+        Of a table: in one transaction and in place, so that readers see one step. Of a PostgreSQL database: the tables are emptied
+        and loaded again.
 
         Raises:
             InvalidRequest: The source cannot show all its rows.
             LakegateError: See `run`.
         """
         source = self._source
+        if isinstance(self._spec.source, PostgresSource):
+            self._know_keys()
+            progress = self._target.open_stream(self.stream)
+            place = self._postgres.begin(is_again=progress.place is not None)
+            return list(carry(source, self._target, self._noted(progress, place), self._settings))
         if not isinstance(self._spec.source, TableSource) or not hasattr(source, "snapshot"):
             raise InvalidRequest(
                 "only a source that is a table can show all its rows; nothing was done",
@@ -570,17 +603,48 @@ class SyncSession:
             raise InvalidRequest("the target does not have the table; nothing was done", table=table)
         whole = Batch(changes=(source.snapshot(),))
         settings = replace(self._settings, mode="atomic")
-        return apply_one(whole, self._target, progress.last_batch + 1, settings)
+        return [apply_one(whole, self._target, progress.last_batch + 1, settings)]
+
+    @property
+    def _postgres(self) -> PostgresChanges:
+        from lakegate.syncs.sources.postgres import PostgresChanges
+
+        assert isinstance(self._source, PostgresChanges)
+        return self._source
+
+    def _begun(self, progress: SyncProgress) -> SyncProgress:
+        """Prepares a PostgreSQL source, and records the load that comes first, so that a later run knows the slot as its own."""
+        if not isinstance(self._spec.source, PostgresSource):
+            return progress
+        self._know_keys()
+        if progress.position >= 0 or progress.place is not None or progress.pending is not None:
+            return progress
+        return self._noted(progress, self._postgres.begin())
+
+    def _know_keys(self) -> None:
+        """Tells a PostgreSQL source by which columns the target knows its rows."""
+        tables = self._target.tables(list(self._postgres.tables()))
+        self._postgres.keys = {name: table.identity for name, table in tables.items()}
+
+    def _noted(self, progress: SyncProgress, place: str) -> SyncProgress:
+        """Records that the tables are loaded from this place on, in a batch without changes."""
+        net = Net(rows=(), changes=0, through=-1, place=place)
+        apply_net(net, self._target, replace(self._settings, mode="atomic"))
+        return SyncProgress(epoch=progress.epoch, last_batch=progress.last_batch + 1, position=-1, place=place)
 
     def _refuse_rows(self, progress: SyncProgress) -> None:
         """Refuses an initial load into a table with rows, because the load deletes no rows that its snapshot lacks."""
         source = self._spec.source
-        if not isinstance(source, TableSource) or source.start != "snapshot":
-            return
         if progress.last_batch or progress.pending is not None:  # the rows may belong to an unfinished batch
             return
-        table = self._spec.table or source.table
-        if table in self._target.tables([table]) and self._target.has_rows(table):
+        match source:
+            case TableSource(start="snapshot"):
+                tables = [self._spec.table or source.table]
+            case PostgresSource():
+                tables = list(self._postgres.tables())
+            case _:
+                return
+        for table in [one for one in self._target.tables(tables) if self._target.has_rows(one)]:
             raise InvalidRequest(
                 "the target table has rows, and this sync never loaded it; nothing was written",
                 advice=f"To make it equal to the source, deleting what the source does not have: lakegate sync resync {self.name}",

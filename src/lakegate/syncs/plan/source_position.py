@@ -15,6 +15,7 @@ from lakegate.stored_json import Damaged, parsed
 FILES = "change files"
 DEBEZIUM = "debezium"
 DELTA = "delta"
+POSTGRES = "postgres"
 
 
 def written(kind: str, facts: Mapping[str, Any]) -> str:
@@ -54,7 +55,7 @@ def other(found: str, wanted: str, position: int, **facts: object) -> Checkpoint
     return CheckpointMismatch(
         f"the target's position is one of another source: it is of {found}, and this sync reads {wanted}; "
         "nothing was written",
-        advice="Give the sync another name; a source that is a table: lakegate sync resync",
+        advice="Give the sync another name; a source that is a table or PostgreSQL: lakegate sync resync",
         position=position,
         **facts,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -55,6 +55,20 @@ class Bits(str):
     """A bit string as digits. Padded to the column's length, unless the column is varying."""
 
     __slots__ = ()
+
+
+class BitsOfServer(Bits):
+    """A bit string with all its leading zeros, as PostgreSQL itself writes it."""
+
+    __slots__ = ()
+
+
+class ArrayOfServer(list[Any]):
+    """An array, with the text in which PostgreSQL writes it: the text also has its dimensions and their bounds."""
+
+    def __init__(self, values: Iterable[Any], text: str) -> None:
+        super().__init__(values)
+        self.text = text
 
 
 class Duration(int):
@@ -350,6 +364,7 @@ KEPT: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "lakegate_undecoded": (Undecoded, lambda one: [one.raw, one.reason], lambda pair: Undecoded(*pair)),
     "lakegate_bare_text": (BareText, str, BareText),
     "lakegate_bare_number": (BareNumber, int, BareNumber),
+    "lakegate_bits_of_server": (BitsOfServer, str, BitsOfServer),
     "lakegate_bits": (Bits, str, Bits),
     "lakegate_microseconds": (Duration, int, Duration),
     "lakegate_datetime": (datetime, datetime.isoformat, datetime.fromisoformat),

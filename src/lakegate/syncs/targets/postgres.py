@@ -84,17 +84,7 @@ class PostgresDialect:
         self._dsn, self._lock_wait_ms = dsn, lock_wait_ms
 
     def connect(self) -> Connection:
-        try:
-            said = psycopg.conninfo.conninfo_to_dict(self._dsn)
-        except psycopg.ProgrammingError:
-            # The driver's error quotes the address with its password.
-            raise InvalidRequest(
-                "the address of the target cannot be read; nothing was done",
-                advice="postgresql://user:password@host:5432/database, with special characters percent-encoded",
-            ) from None
-        silence = {name: value for name, value in SILENCE.items() if name not in said}
-        address = psycopg.conninfo.make_conninfo(self._dsn, **silence)
-        connection = psycopg.connect(address, prepare_threshold=None)
+        connection = psycopg.connect(address_of(self._dsn), prepare_threshold=None)
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{self._lock_wait_ms}ms",))
             cursor.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('jit', 'off', false)")
@@ -242,6 +232,24 @@ class PostgresDialect:
 
     def is_repeated(self, error: BaseException) -> bool:
         return False  # PostgreSQL commits a definition and the position in one transaction
+
+
+def address_of(dsn: str) -> str:
+    """Returns an address for the driver, with which a connection that gets no answer is lost soon.
+
+    Raises:
+        InvalidRequest: The address cannot be read.
+    """
+    try:
+        said = psycopg.conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # The driver's error quotes the address with its password.
+        raise InvalidRequest(
+            "the address of the database cannot be read; nothing was done",
+            advice="postgresql://user:password@host:5432/database, with special characters percent-encoded",
+        ) from None
+    silence = {name: value for name, value in SILENCE.items() if name not in said}
+    return psycopg.conninfo.make_conninfo(dsn, **silence)
 
 
 def _same_as_parameter(name: str, column: Column) -> str:

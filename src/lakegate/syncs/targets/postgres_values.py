@@ -16,7 +16,7 @@ from uuid import UUID
 
 from lakegate.syncs.plan import json_numbers
 from lakegate.syncs.plan.table_schema import Column
-from lakegate.syncs.plan.values import BareText, Bits, Duration, Misfit
+from lakegate.syncs.plan.values import ArrayOfServer, BareText, Bits, BitsOfServer, Duration, Misfit
 from lakegate.syncs.targets.encode import (
     EWKB_SRID,
     PLAIN,
@@ -61,6 +61,8 @@ def plain(column: Column) -> frozenset[type]:
 def encode(column: Column, value: Any) -> object:
     """See `encoded`."""
     kind = column.kind
+    if isinstance(value, ArrayOfServer):
+        return value.text
     if kind.endswith(ARRAY):
         return _array(column, value) if isinstance(value, list | tuple) else text_of(unmarked(value))
     if kind in TIMES:
@@ -101,7 +103,7 @@ def _time(column: Column, value: object) -> object:
 def _bits(column: Column, value: object) -> object:
     if isinstance(value, bool):
         return "1" if value else "0"
-    if not isinstance(value, Bits):
+    if not isinstance(value, Bits) or isinstance(value, BitsOfServer):
         return text_of(unmarked(value))
     if column.kind == "varbit":
         return value.lstrip("0") or "0"  # the envelope does not contain the number of leading zeros

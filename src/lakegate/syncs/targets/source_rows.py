@@ -11,7 +11,7 @@ from lakegate.syncs.plan.net_changes import Key
 from lakegate.syncs.plan.table_schema import Column, TableSchema
 from lakegate.syncs.targets.dialect import Connection, Dialect
 
-NATIVE = frozenset({"bool", "int2", "int4", "int8", "float4", "float8", "numeric", "bytea", "json", "jsonb"})
+NATIVE = frozenset({"bool", "int2", "int4", "int8", "float4", "float8", "numeric", "bytea"})
 """PostgreSQL types that the driver reads exactly. Other types are read as the server's text."""
 
 
