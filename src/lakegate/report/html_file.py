@@ -169,7 +169,8 @@ def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], *, has_day: 
     held = facts.holds(turns)
     return ReportTable(
         id=table_id,
-        caption=f"All {words.counted(len(turns), 'turn')} on {lock}, as they came. Times are UTC.",
+        caption=f"All {words.counted(len(turns), 'turn')} on {lock}, as they came. Times are UTC. "
+        "The epoch numbers the turns of a lock, from 1024 on: lower numbers are for holders of a lock record that was lost.",
         headings=TURN_HEADINGS,
         rows=[
             (
