@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-all lint bench bench-turns bench-sync bench-rows bench-s3 simulate soak soak-rows matrix matrix-versions clean
+.PHONY: help env demo docs test test-all lint bench bench-turns bench-sync bench-rows bench-s3 simulate soak soak-rows matrix matrix-versions clean
 
 BIN := .venv/bin
 JAVA_SOURCES := $(shell find java -name '*.java')
@@ -14,6 +14,7 @@ help:
 	@echo 'make test-all         all that continuous integration runs: `make test` and the slow tests'
 	@echo 'make env              only the environment: afterwards .venv/bin/lakegate works'
 	@echo 'make lint             ruff, mypy, import-linter, and the words of code and pages'
+	@echo 'make docs             the documentation as a site in .site/html, with search'
 	@echo 'make bench            the measurements in benchmarks/'
 	@echo 'make bench-turns      a turn, its hand-over and its take-over, beside the lock of kazoo; some minutes'
 	@echo 'make bench-sync       ways to carry changes to a database with unique keys; about half an hour'
@@ -54,6 +55,10 @@ env: .venv/.installed
 
 demo: env
 	@$(BIN)/lakegate demo
+
+docs: env
+	$(BIN)/python -m harness.site .site
+	$(BIN)/zensical build --strict -f .site/mkdocs.yml
 
 lint: env
 	$(BIN)/ruff check .
