@@ -136,7 +136,9 @@ def test_the_table_with_turns_is_right_though_a_job_was_killed(with_demo: Path, 
     assert any("ended by SIGKILL; started again" in text for text in notices)
     turns = inspection.turns_of(settings.load_pipeline(str(lake.spec), environ={}))
     granted = [event["epoch"] for event in events if event["event"] == "TurnGranted"]
-    completed = [turn.epoch for turn in turns if turn.epoch is not None]
+    known = [turn.epoch for turn in turns if turn.epoch is not None]
     assert len(set(granted)) == len(granted)
-    assert len(set(granted) - set(completed)) == 1  # the turn in which the job was killed
+    assert set(granted) == set(known)
+    (killed,) = [turn for turn in turns if turn.outcome == "lost"]  # whoever closed it reported it
+    assert (killed.job, killed.closed_by is not None) == (INGESTION, True)
     assert report["without_turns"]["column"]["jobs"] == 3
