@@ -30,7 +30,9 @@ from lakegate.demo.lake import INGESTION, LOCK, MUTATION, TTL, Lake
 from lakegate.demo.records import FOLDERS, Inputs
 from lakegate.demo.servers import kafka_broker, zookeeper
 from lakegate.ops import inspection
-from lakegate.report import Comparison, Outcome, ReportData, TurnRow, facts, render
+from lakegate.report import facts
+from lakegate.report.data import Comparison, Outcome, ReportData, TurnRow
+from lakegate.report.html_file import render
 
 ROWS = 1200
 AFTER = {MUTATION: INGESTION, TTL: MUTATION}

@@ -16,6 +16,7 @@ from lakegate.syncs.sources.debezium_logs import NEW_SNAPSHOT, Message
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
+LEADER_POLL_S = 0.1
 HELD_MAX = 20_000
 """The maximum number of held messages of a partition that wait for other partitions; then its fetching is paused."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
@@ -174,12 +175,24 @@ class EnvelopeTopics:
                 if about.error is not None or not about.partitions:
                     raise Unavailable(f"there is no such topic: {about.error or 'it has no partition'}", topic=topic)
                 for partition in sorted(about.partitions):
-                    there = self._kafka.TopicPartition(topic, partition)
-                    low, high = consumer.get_watermark_offsets(there, timeout=self._answer_s)
+                    low, high = self._offsets(consumer, self._kafka.TopicPartition(topic, partition))
                     found[f"{topic}/{partition}"] = (topic, partition, low, high)
         except self._kafka.KafkaException as error:
             raise self._silent(error) from error
         return found
+
+    def _offsets(self, consumer: Any, partition: Any) -> tuple[int, int]:
+        """Returns first and end offset; waits while the partition gets a leader, as that of a new topic does."""
+        errors, until_s = self._kafka.KafkaError, time.monotonic() + self._answer_s
+        while True:
+            try:
+                low, high = consumer.get_watermark_offsets(partition, timeout=self._answer_s)
+                return low, high
+            except self._kafka.KafkaException as error:
+                has_leader = error.args[0].code() not in (errors.NOT_LEADER_FOR_PARTITION, errors.LEADER_NOT_AVAILABLE)
+                if has_leader or time.monotonic() >= until_s:
+                    raise
+                time.sleep(LEADER_POLL_S)
 
     def _ids(self) -> dict[str, str]:
         """Returns topic → id that differs for a recreated topic; empty if the broker does not provide ids."""
