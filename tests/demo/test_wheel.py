@@ -139,6 +139,6 @@ def test_the_table_with_turns_is_right_though_a_job_was_killed(with_demo: Path, 
     known = [turn.epoch for turn in turns if turn.epoch is not None]
     assert len(set(granted)) == len(granted)
     assert set(granted) == set(known)
-    (killed,) = [turn for turn in turns if turn.outcome == "lost"]  # whoever closed it reported it
+    (killed,) = [turn for turn in turns if turn.outcome == "lost"]  # reported by the run that closed it
     assert (killed.job, killed.closed_by is not None) == (INGESTION, True)
     assert report["without_turns"]["column"]["jobs"] == 3
