@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,7 @@ from lakegate.turns.protocol.ordering import NoRule, OrderRule, Strict
 
 if TYPE_CHECKING:
     from lakegate.config import CoordinatorSpec, Pipeline, StreamSpec
+    from lakegate.config.reading import Override
 
 T = TypeVar("T")
 
@@ -112,7 +113,8 @@ def spark_logs(environ: Mapping[str, str] | None = None) -> Path | None:
     """
     environ = environment() if environ is None else environ
     given = environ.get("LAKEGATE_SPARK_LOGS")
-    if given == "-" or (not given and not sys.stderr.isatty()):
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()  # a process without a console has none
+    if given == "-" or not (given or is_terminal):
         return None
     state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or Path.home()) / ".local" / "state"
     return Path(given).expanduser() if given else Path(state) / "lakegate"
@@ -179,7 +181,7 @@ def _module_of(spec: str | None, environ: Mapping[str, str]) -> str | None:
     return given if _MODULE.fullmatch(given) else None
 
 
-def _imported(text: str, cwd: str) -> Pipeline:
+def _imported(text: str, cwd: str, overrides: Sequence[Override]) -> Pipeline:
     """Returns the pipeline that a module of Python makes; `text`: `module:name`. The working directory is searched first.
 
     Raises:
@@ -199,7 +201,7 @@ def _imported(text: str, cwd: str) -> Pipeline:
         ) from error
     if not isinstance(found, PipelineBuilder):
         raise InvalidRequest(f"{text} is {type(found).__name__}, and not a lakegate.Pipeline; nothing was done")
-    return found.build(base_dir=cwd)
+    return found.build(base_dir=cwd, overrides=overrides)
 
 
 def load_pipeline(
@@ -226,10 +228,6 @@ def load_pipeline(
 
     environ = environment() if environ is None else environ
     cwd = os.path.abspath(cwd or os.getcwd())
-    if (module := _module_of(spec, environ)) is not None:
-        return _imported(module, cwd)
-    path = find_spec(spec, environ=environ, cwd=cwd)
-    origin = os.path.relpath(path, cwd) if path.is_relative_to(cwd) else str(path)
     layers = _Layers(cli=cli or {}, environ=environ, conf=conf or {})
     overrides = []
     for key, (at, value_type) in _FILE_PATHS.items():
@@ -241,6 +239,10 @@ def load_pipeline(
             overrides.append(Override(path=at, value=value, origin=node.mark.where))
     if layers.faults:
         raise InvalidRequest(faults=layers.faults)
+    if (module := _module_of(spec, environ)) is not None:
+        return _imported(module, cwd, overrides)
+    path = find_spec(spec, environ=environ, cwd=cwd)
+    origin = os.path.relpath(path, cwd) if path.is_relative_to(cwd) else str(path)
     base_dir = os.path.dirname(os.path.abspath(path))
     return parse(_text_of(path), origin=origin, base_dir=base_dir, environ=environ, overrides=overrides)
 

@@ -351,6 +351,8 @@ def test_a_pipeline_written_in_python_is_named_by_its_module(tmp_path: Path, mon
             str(tmp_path / "t"),
             ["In"],
         )
+    moved = load_pipeline("flow_of_a_test:flow", environ={"LAKEGATE_JOB_COORDINATOR_STORAGE": "./other"})
+    assert moved.storage == str(tmp_path / "other")
     assert (spec_argument("flow_of_a_test:flow"), spec_folder("flow_of_a_test:flow")) == (
         "flow_of_a_test:flow",
         tmp_path,

@@ -232,7 +232,7 @@ def test_a_killed_turn_is_reported_once_by_the_run_that_closes_it(kind: str, clo
     lost, done = read_ledger(tmp_path)
     by = "B" if closes == "another job" else "A"
     assert (lost.job, lost.epoch, lost.outcome, lost.closed_by) == ("A", killed.epoch, "lost", by)
-    assert lost.reason == f"its run ended during batch 7; closed by {by}"
+    assert lost.reason == f"its run did not complete batch 7; closed by {by}"
     assert lost.released_at_ms - (lost.granted_at_ms or 0) == 3000
     assert (done.epoch, done.outcome) == (after.epoch, "completed")
     assert verify([lost, done], [], {}).violations == []

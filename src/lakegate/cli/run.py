@@ -142,7 +142,7 @@ def _as_processes(
     printer: Printer,
 ) -> tuple[list[int], list[dict[str, Any]]]:
     _fetch_jars(pipeline)  # once, with its progress, and not in every process
-    if sys.stderr.isatty():
+    if names and sys.stderr.isatty():
         say(f"Starting a Spark driver for each of: {', '.join(names)}", err=True)
     commands, idle_run = {}, str(uuid.uuid4())
     for name in names:

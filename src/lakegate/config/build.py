@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, TypeVar, Unpack
 
 from lakegate.config.model import Pipeline
-from lakegate.config.reading import validate
+from lakegate.config.reading import Override, validate
 from lakegate.config.sections import Section
 from lakegate.config.streams import (
     Append,
@@ -177,11 +177,12 @@ class PipelineBuilder(Shown):
     def _shown(self) -> Mapping[str, object]:
         return {"name": self.name, "tables": list(self._tables), "streams": list(self._streams)}
 
-    def build(self, *, base_dir: str) -> Pipeline:
+    def build(self, *, base_dir: str, overrides: Sequence[Override] = ()) -> Pipeline:
         """Returns the pipeline's data.
 
         Args:
             base_dir: Absolute folder to which relative paths refer.
+            overrides: Values that override those of the program.
 
         Raises:
             InvalidRequest: lists every fault with the path of its key.
@@ -189,7 +190,7 @@ class PipelineBuilder(Shown):
         faults = Faults()
         document = {**self._keys, "tables": self._tables, "streams": self._streams}
         tree = from_values(document, key="", faults=faults)
-        return validate(tree, base_dir=base_dir, faults=faults, transforms=dict(self._transforms))
+        return validate(tree, base_dir=base_dir, faults=faults, transforms=dict(self._transforms), overrides=overrides)
 
     def _add_stream(self, name: str, stream: Mapping[str, object]) -> StreamBuilder:
         if name in self._streams:

@@ -47,14 +47,16 @@ def parse(
         faults.add(Mark(where=f"{origin}:1", line=1), "the file is empty", "at least name: and streams:")
     if tree is None:
         raise InvalidRequest(faults=faults.in_order())
-    for override in overrides:
-        mark = Mark(where=override.origin, key=".".join(override.path))
-        tree = overridden(Pipeline, tree, override.path, Scalar(text=override.value, mark=mark))
-    return validate(tree, base_dir=base_dir, faults=faults)
+    return validate(tree, base_dir=base_dir, faults=faults, overrides=overrides)
 
 
 def validate(
-    tree: Node, *, base_dir: str, faults: Faults, transforms: Mapping[str, Transform] | None = None
+    tree: Node,
+    *,
+    base_dir: str,
+    faults: Faults,
+    transforms: Mapping[str, Transform] | None = None,
+    overrides: Sequence[Override] = (),
 ) -> Pipeline:
     """Returns the pipeline of a tree, from a file or from Python; both take this path.
 
@@ -63,10 +65,14 @@ def validate(
         base_dir: Absolute folder to which relative paths refer.
         faults: Faults that are known already.
         transforms: User code by the name of its stream.
+        overrides: As of `parse`.
 
     Raises:
         InvalidRequest: lists every fault.
     """
+    for override in overrides:
+        mark = Mark(where=override.origin, key=".".join(override.path))
+        tree = overridden(Pipeline, tree, override.path, Scalar(text=override.value, mark=mark))
     reader = Reader(base_dir=base_dir, faults=faults)
     pipeline: Pipeline | None = Pipeline.model_validate(tree, context=reader)
     if pipeline is not None and isinstance(tree, Entries):

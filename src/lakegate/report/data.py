@@ -58,7 +58,7 @@ class TurnRow:
     granted_up_ms: int | None = None
     released_up_ms: int | None = None
     closed_by: str | None = None
-    """The job whose run closed the turn after its own run had died."""
+    """The job or the person that closed the turn; None: its own run reported it."""
 
     @property
     def waited_ms(self) -> int | None:

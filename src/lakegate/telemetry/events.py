@@ -110,7 +110,8 @@ class TurnEnded:
     granted_up_ms: int | None = None
     released_up_ms: int | None = None
     closed_by: str | None = None
-    """The job whose run closed the turn after its own run had died; None: its own run reports it. Its wait is unknown."""
+    """The job whose run closed the turn after its own run had died, or the person who took the turn away; then its wait is unknown.
+    None: its own run reports it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

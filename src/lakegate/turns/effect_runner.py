@@ -119,16 +119,11 @@ class EffectRunner:
         if before is None or held is None or after.holder is not None:
             return
         mine = self.process
-        is_own = (held.host, held.boot_id, held.pid, held.pid_start) == (
-            mine.host,
-            mine.boot_id,
-            mine.pid,
-            mine.pid_start,
-        )
+        is_own = (held.host, held.boot_id) == (mine.host, mine.boot_id)
+        is_own &= (held.pid, held.pid_start) == (mine.pid, mine.pid_start)
         if after.job(held.job).lost == (before.epoch, held.batch) and not is_own:
-            self.ports.events.emit(
-                closed_turn(self.lock, before.epoch, held, by=str(self.job), now_ms=self.ports.clock.wall_ms())
-            )
+            now_ms = self.ports.clock.wall_ms()
+            self.ports.events.emit(closed_turn(self.lock, before.epoch, held, by=str(self.job), now_ms=now_ms))
 
     def check_noted(self, mark: Mark) -> None:
         """Raises `LostTurn` if a later turn began than this one, because an older copy of the lock's record was restored."""
@@ -298,7 +293,7 @@ def closed_turn(lock: str, epoch: int, held: Holder, *, by: str, now_ms: int) ->
         by: The job that closed it, or the person.
         now_ms: The wall clock.
     """
-    during = "" if held.batch is None else f" during batch {held.batch}"
+    what = "the turn" if held.batch is None else f"batch {held.batch}"
     return TurnEnded(
         lock=lock,
         job=held.job,
@@ -313,7 +308,7 @@ def closed_turn(lock: str, epoch: int, held: Holder, *, by: str, now_ms: int) ->
         commit_log_at_ms=None,
         released_at_ms=now_ms,
         outcome="lost",
-        reason=f"its run ended{during}; closed by {by}",
+        reason=f"its run did not complete {what}; closed by {by}",
         boot_id=held.boot_id,
         closed_by=by,
     )
