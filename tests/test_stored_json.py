@@ -22,9 +22,9 @@ from lakegate.telemetry.ledger import (
     action_from,
     action_line,
     from_line,
-    read_ledger,
     to_line,
 )
+from lakegate.telemetry.ledger_days import read_ledger
 from lakegate.turns.protocol.lock_record import (
     Holder,
     InDoubt,

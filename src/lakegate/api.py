@@ -26,7 +26,7 @@ from lakegate.streams.job import BatchFunction, Coordinated, Job, QueryWork
 from lakegate.streams.running_query import RunningQuery
 from lakegate.streams.supervisor import RunReport, Supervisor
 from lakegate.telemetry.events import Noticed
-from lakegate.telemetry.ledger import read_ledger
+from lakegate.telemetry.ledger_days import read_summary
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.protocol import Order
 
@@ -262,7 +262,7 @@ class JobCoordinator(Job):
 
     def _checkpoint_check(self, location: str, is_new_allowed: bool) -> Callable[[str | None], None]:
         return checkpoint_check(
-            read_ledger(self._site.storage, on_damage=self._site.say),
+            read_summary(self._site.storage, on_damage=self._site.say).rows,
             job=self.name,
             location=location,
             is_new_allowed=is_new_allowed,

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Literal
 
 from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ from lakegate.streams.pipeline_stream import StreamWork
 from lakegate.streams.requests.standing import recorded
 from lakegate.streams.supervisor import RunReport, Supervisor
 from lakegate.telemetry.events import EventSink, Noticed, TurnEnded
-from lakegate.telemetry.ledger import read_ledger, trim_ledger
+from lakegate.telemetry.ledger_days import merge_old_runs, read_summary
 from lakegate.turns.host import MachineClock
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.protocol import Order
@@ -79,8 +80,10 @@ class PipelineRun:
         self._idle_run = idle_run or str(uuid.uuid4())
         self._errors: dict[str, BaseException] = {}
         try:
-            rows = read_ledger(pipeline.storage, on_damage=self.site.say)
-            trim_ledger(pipeline.storage, rows, before_ms=time.time_ns() // 1_000_000 - pipeline.keep_ledger_ms)
+            rows = read_summary(pipeline.storage, on_damage=self.site.say).rows
+            now_ms = time.time_ns() // 1_000_000
+            with suppress(OSError, LakegateError):  # the ledger stays as it is; a damaged line was named above
+                merge_old_runs(pipeline.storage, now_ms=now_ms, before_ms=now_ms - pipeline.keep_ledger_ms)
             self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
             self._supervisors = {
                 spec.name: self._supervisor(spec, rows, is_new_allowed=spec.name in new_checkpoints)

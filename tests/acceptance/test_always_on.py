@@ -20,7 +20,7 @@ from lakegate.errors import InvalidRequest, LostTurn, TurnNotGranted, Unavailabl
 from lakegate.ids import JobName
 from lakegate.runtime import open_store
 from lakegate.telemetry.events import TurnEnded
-from lakegate.telemetry.ledger import read_ledger
+from lakegate.telemetry.ledger_days import read_ledger
 from lakegate.turns.protocol.lock_record import LockRecord
 from tests.acceptance.engagement import drop
 from tests.acceptance.people import ids, people

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakegate.streams.pipeline_stream import StreamWork
 from lakegate.telemetry.events import TurnEnded
-from lakegate.telemetry.ledger import read_ledger
+from lakegate.telemetry.ledger_days import read_ledger
 from tests.acceptance.engagement import (
     STREAMS,
     Source,

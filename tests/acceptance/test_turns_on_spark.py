@@ -26,7 +26,7 @@ from lakegate.errors import CheckpointMismatch, InvalidRequest, LostTurn
 from lakegate.ids import JobName, TableLocation
 from lakegate.pipeline import PipelineRun
 from lakegate.spark.java import JavaSources
-from lakegate.telemetry.ledger import read_ledger
+from lakegate.telemetry.ledger_days import read_ledger
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.acceptance.engagement import drop
 from tests.acceptance.people import ids, people

@@ -17,7 +17,8 @@ import pytest
 from lakegate.errors import Unavailable
 from lakegate.ids import Epoch, JobName
 from lakegate.telemetry.events import Noticed, PersonActed
-from lakegate.telemetry.ledger import LedgerSink, read_ledger
+from lakegate.telemetry.ledger import LedgerSink
+from lakegate.telemetry.ledger_days import read_ledger
 from lakegate.turns.protocol.lock_record import LockRecord, Pause
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.cli.command import lakegate

@@ -18,7 +18,7 @@ from harness.proxy import Proxy
 from lakegate.demo.servers import zookeeper
 from lakegate.ops.external_command import _Program
 from lakegate.spark.java import JavaSources
-from lakegate.telemetry.ledger import read_ledger
+from lakegate.telemetry.ledger_days import read_ledger
 from lakegate.turns.host import is_running, start_of
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 

@@ -12,7 +12,7 @@ from lakegate import api
 from lakegate.delta.gate import JOB_CONF, OUTSIDE_CONF, WAIT_CONF
 from lakegate.delta.idempotent_writes import confs
 from lakegate.settings import resolve_job
-from lakegate.telemetry.ledger import read_ledger
+from lakegate.telemetry.ledger_days import read_ledger
 from tests.docs.markdown import DOCS, fences
 
 

@@ -23,6 +23,7 @@ from lakegate.report.metrics import METRICS, MetricsInput, families
 from lakegate.report.statements import STATEMENT_METRICS, StatementMetrics
 from lakegate.syncs.plan.delay import SyncDelay
 from lakegate.telemetry.events import PersonActed, StatementPublished
+from lakegate.telemetry.turn_totals import add_turns
 from tests.cli.command import lakegate
 from tests.ops.lake import FILE, healthy
 from tests.telemetry.ended_turns import turn
@@ -59,7 +60,7 @@ FACTS = MetricsInput(
     version="1",
     now_ms=10_000,
     locks=[LOCK],
-    turns=[turn("completed"), turn("completed", held_ms=70_000), turn("failed")],
+    turns=add_turns({}, [turn("completed"), turn("completed", held_ms=70_000), turn("failed")]),
     actions=[ACT, replace(ACT, outcome="not_done")],
     kept=[
         (

@@ -19,7 +19,7 @@ from lakegate.ops.inspection import lags_of
 from lakegate.ops.kafka_lag import TopicLag
 from lakegate.runtime import open_store
 from lakegate.syncs.sources.kafka import settings_of
-from lakegate.telemetry.ledger import read_ledger
+from lakegate.telemetry.ledger_days import read_ledger
 from lakegate.turns.coordinator import Coordinator
 from tests.cli.command import lakegate as run_lakegate
 

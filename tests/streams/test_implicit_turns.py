@@ -24,7 +24,7 @@ from lakegate.errors import InvalidRequest, TurnNotGranted
 from lakegate.ids import TableLocation
 from lakegate.runtime import open_store
 from lakegate.spark.jars import JarSources, fetch, own_jar
-from lakegate.telemetry.ledger import read_ledger
+from lakegate.telemetry.ledger_days import read_ledger
 from tests.delta.delta_tables import commit_paths, ids, make_table, rows
 
 

@@ -21,7 +21,7 @@ from lakegate.rows.committer import publisher
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import Dml
 from lakegate.streams.maintenance import statements
-from lakegate.telemetry.ledger import read_ledger
+from lakegate.telemetry.ledger_days import read_ledger
 from tests.delta.delta_tables import commit_paths, ids, make_table, rows
 from tests.stream_bench import DAY_MS, Bench, Crash, HandClock, stream, table
 

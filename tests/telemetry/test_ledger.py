@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from lakegate.errors import Corrupt, Unavailable
-from lakegate.telemetry.events import LeftOut, PersonActed
-from lakegate.telemetry.ledger import LedgerSink, read_ledger, read_left_out, trim_ledger
+from lakegate.telemetry.events import LeftOut
+from lakegate.telemetry.ledger import LedgerSink, read_left_out
+from lakegate.telemetry.ledger_days import read_ledger
 from tests.telemetry.ended_turns import row
 
 
@@ -31,23 +31,6 @@ def test_a_line_for_which_the_disk_has_no_room_is_refused_and_spoils_no_other(tm
     assert file.read_bytes() == before
     ledger.emit(row(3))
     assert [one.epoch for one in read_ledger(tmp_path)] == [1, 3]
-
-
-def test_old_runs_are_deleted_but_for_the_last_of_each_job(tmp_path: Path) -> None:
-    """The ledger ends with its time; what says which checkpoint is a job's stays."""
-    ledger = LedgerSink(tmp_path)
-    for number, (job, run) in enumerate([("A", "a1"), ("A", "a2"), ("A", "a3"), ("B", "b1"), ("B", "b2")], 1):
-        ledger.emit(replace(row(number), job=job, run=run))
-    ledger.emit(
-        PersonActed(action_id="x", lock="L", job="A", action="pause", by="me", reason="", at_ms=1, outcome="done")
-    )
-    for file in tmp_path.rglob("*.jsonl"):
-        if file.stem != "a2":
-            os.utime(file, (1000, 1000))
-    assert trim_ledger(tmp_path, read_ledger(tmp_path), before_ms=999_999) == 0
-    assert trim_ledger(tmp_path, read_ledger(tmp_path), before_ms=1_000_001) == 3
-    assert sorted(file.stem for file in tmp_path.rglob("*.jsonl")) == ["a2", "a3", "b2"]
-    assert [one.run for one in read_ledger(tmp_path)] == ["a2", "a3", "b2"]
 
 
 def test_what_a_stopped_run_reports_of_its_turn_counts_and_not_what_others_report(tmp_path: Path) -> None:

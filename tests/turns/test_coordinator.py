@@ -29,7 +29,8 @@ from lakegate.ids import JobName, SessionId, TableLocation, Version
 from lakegate.ops.verify import verify
 from lakegate.ports import StatementConflict, WriteToken
 from lakegate.telemetry.events import Noticed, TurnWaits
-from lakegate.telemetry.ledger import LedgerSink, read_ledger
+from lakegate.telemetry.ledger import LedgerSink
+from lakegate.telemetry.ledger_days import read_ledger
 from lakegate.turns.heartbeat import SELF_FENCE
 from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol import protocol, transitions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import typer
@@ -27,7 +28,7 @@ def history_command(
 
     pipeline = settings.load_pipeline(spec)
     wanted = table_named(pipeline, table_name)
-    found = history_of(pipeline, wanted)[:limit]
+    found = list(islice(history_of(pipeline, wanted), limit))
     if output is not Output.TEXT:
         document(output, "turns", [turn_as_json(row) for row in found], table=wanted.name)
         return

@@ -80,7 +80,7 @@ class _Collector:
         self._pipeline = pipeline
 
     def collect(self) -> Iterator[Family]:
-        from lakegate.ops.inspection import actions_of, delays_of, kept_of, status_of, turns_of
+        from lakegate.ops.inspection import actions_of, delays_of, kept_of, status_of, totals_of
         from lakegate.report.metrics import MetricsInput, families
 
         pipeline = self._pipeline
@@ -89,7 +89,7 @@ class _Collector:
             version=lakegate.__version__,
             now_ms=time.time_ns() // 1_000_000,
             locks=status_of(pipeline),
-            turns=turns_of(pipeline),
+            turns=totals_of(pipeline),
             actions=actions_of(pipeline),
             kept=[(one.job, one.kept) for one in kept_of(pipeline)],
             delays=[(one.sync, one.delay) for one in delays_of(pipeline) if one.delay is not None],

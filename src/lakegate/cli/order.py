@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 TAKES_MS = 60_000
 """The length of a turn if neither the ledger nor an option states it."""
+LAST_TURNS = 10_000
+"""So many turns of the ledger count, the newest."""
 
 order = typer.Typer(help="The order of the streams.", no_args_is_help=True)
 app.add_typer(order, name="order")
@@ -127,7 +130,7 @@ def _lengths(pipeline: Pipeline, takes: list[str]) -> dict[str, int]:
     from lakegate.ops.inspection import turns_of
 
     held: dict[str, list[int]] = {stream.name: [] for stream in pipeline.streams}
-    for row in turns_of(pipeline):
+    for row in islice(turns_of(pipeline), LAST_TURNS):
         if row.job in held and row.granted_at_ms is not None:
             held[row.job].append(max(1, row.released_at_ms - row.granted_at_ms))
     lengths = {name: round(median(spans)) if spans else TAKES_MS for name, spans in held.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
+from itertools import islice, takewhile
 from typing import Any
 
 import typer
@@ -35,7 +36,7 @@ def timeline_command(
 
     pipeline = settings.load_pipeline(spec)
     from_ms = _from_ms(since)
-    turns = [row for row in turns_of(pipeline) if row.released_at_ms >= from_ms][-limit:]
+    turns = list(islice(takewhile(lambda row: row.released_at_ms >= from_ms, turns_of(pipeline)), limit))[::-1]
     acts = [act for act in actions_of(pipeline) if act.at_ms >= from_ms]
     if output is not Output.TEXT:
         rows: list[dict[str, Any]] = [{"kind": "turn", **turn_as_json(row)} for row in turns]

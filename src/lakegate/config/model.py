@@ -97,7 +97,7 @@ class Pipeline(
     storage: LocalPath = Field(default="", examples=["./lake/_lakegate"])
     """Where Lakegate keeps checkpoints, ledger, request tables and dead letters. Default: ./_lakegate."""
     keep_ledger_ms: Milliseconds = Field(default=400 * DAY_MS, serialization_alias="keep_ledger_for", examples=["90d"])
-    """How long the ledger keeps turns. A run deletes files of older ones when it starts; the last of each job stays."""
+    """How long the ledger keeps turns. A run deletes older ones when it starts; sums and owners of checkpoints stay."""
     coordinator: CoordinatorSpec = Field(
         default_factory=CoordinatorSpec, examples=['{url: "sqlite:./lake/_lakegate/turns.db", lock_timeout: 5m}']
     )

@@ -40,7 +40,9 @@ from lakegate.ops.verify import Counted, VerifiedTables, verify
 from lakegate.spark.source_files import PassedOver, TakenFiles, is_local, listing, passed_over
 from lakegate.syncs.plan.delay import SyncDelay
 from lakegate.telemetry.events import LeftOut, PersonActed, TurnEnded
-from lakegate.telemetry.ledger import read_actions, read_ledger, read_left_out, to_line
+from lakegate.telemetry.ledger import read_actions, read_left_out, to_line
+from lakegate.telemetry.ledger_days import newest_first, read_ledger, read_summary
+from lakegate.telemetry.turn_totals import Totals
 from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol.transitions import Sessions
 
@@ -389,16 +391,13 @@ def _far(spark: SparkSession, source: FilesSource, location: str) -> tuple[Passe
         return tuple(compared(spark, source, there, taken, is_drained=False))
 
 
-def history_of(pipeline: Pipeline, table: TableSpec) -> list[TurnEnded]:
-    """Returns the turns of the table's lock in which one of its streams wrote, or tried to; newest first."""
+def history_of(pipeline: Pipeline, table: TableSpec) -> Iterator[TurnEnded]:
+    """Yields the turns of the table's lock in which one of its streams wrote, or tried to; newest first."""
     places = {table.path} if table.path is not None else set(locations(pipeline).values())
     jobs = {stream.name for stream in pipeline.streams if stream.table == table.name}
-    rows = [
-        row
-        for row in read_ledger(pipeline.storage, table.lock)
-        if row.job in jobs or not places.isdisjoint(row.versions)
-    ]
-    return rows[::-1]
+    for row in newest_first(pipeline.storage, table.lock):
+        if row.job in jobs or not places.isdisjoint(row.versions):
+            yield row
 
 
 def turn_as_json(row: TurnEnded) -> dict[str, Any]:
@@ -418,7 +417,7 @@ def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Fi
     found += check.turns(pipeline, lambda: existing_store(pipeline.coordinator.url), places)
     rows: list[TurnEnded] = []
     try:
-        rows = read_ledger(pipeline.storage)
+        rows = read_summary(pipeline.storage).rows
     except LakegateError as error:
         found += of_error(error, places.of("storage"))
     for table in pipeline.tables.values():
@@ -520,7 +519,7 @@ def _standing(
             neighbours=neighbours,
             clock=MachineClock(),
             events=Tee([]),
-            recorded=recorded(read_ledger(pipeline.storage)),
+            recorded=recorded(read_summary(pipeline.storage).rows),
         )
         for trouble in RequestTables(context).troubles():
             key = (
@@ -642,6 +641,11 @@ def actions_of(pipeline: Pipeline) -> list[PersonActed]:
     return read_actions(pipeline.storage)
 
 
-def turns_of(pipeline: Pipeline) -> list[TurnEnded]:
-    """Returns the ledger of every lock, by the time at which a turn ended."""
-    return read_ledger(pipeline.storage)
+def turns_of(pipeline: Pipeline) -> Iterator[TurnEnded]:
+    """Yields the turns of every lock, the last one first."""
+    return newest_first(pipeline.storage)
+
+
+def totals_of(pipeline: Pipeline) -> Totals:
+    """Returns the sums of all turns, for each lock and job."""
+    return read_summary(pipeline.storage).totals

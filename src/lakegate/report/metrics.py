@@ -6,9 +6,10 @@ dashboard are generated from it. Times are seconds, as usual in Prometheus.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -17,7 +18,8 @@ from prometheus_client.metrics_core import Metric as Family
 from lakegate.ops.status import JobStatus, LockStatus
 from lakegate.ops.stored_requests import AGES, StateCount
 from lakegate.syncs.plan.delay import SyncDelay
-from lakegate.telemetry.events import PersonActed, TurnEnded
+from lakegate.telemetry.events import PersonActed
+from lakegate.telemetry.turn_totals import BUCKETS_S, Spans, Totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,6 @@ class Metric:
 
 
 _LOCK, _JOB = ("lock",), ("lock", "job")
-BUCKETS_S: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 
 INFO = Metric(name="lakegate_info", kind="gauge", labels=("pipeline", "version"), help="1; names pipeline and version.")
 EPOCH = Metric(name="lakegate_lock_epoch", kind="gauge", labels=_LOCK, help="Number of the last granted turn.")
@@ -130,7 +131,7 @@ class MetricsInput:
     version: str
     now_ms: int
     locks: Sequence[LockStatus]
-    turns: Sequence[TurnEnded]
+    turns: Totals
     actions: Sequence[PersonActed]
     kept: Sequence[tuple[str, Sequence[StateCount]]]
     """Job → contents of its request table."""
@@ -190,24 +191,13 @@ def _of_jobs(facts: MetricsInput) -> Iterator[Family]:
     yield each(COMPLETED, ((job, lock, _seconds(job.completed_at_ms)) for lock, job in jobs))
 
 
-def _of_turns(turns: Sequence[TurnEnded]) -> Iterator[Family]:
-    outcomes = Counter((row.lock, row.job, row.outcome) for row in turns)
-    batches: Counter[tuple[str, str]] = Counter()
-    commits: Counter[tuple[str, str]] = Counter()
-    held: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    waited: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for row in turns:
-        key = (row.lock, row.job)
-        batches[key] += 0 if row.batches is None else row.batches[1] - row.batches[0] + 1
-        commits[key] += sum(map(len, row.versions.values()))
-        if row.granted_at_ms is not None and row.closed_by is None:
-            held[key].append(max(0, row.released_at_ms - row.granted_at_ms) / 1000)
-            waited[key].append(max(0, row.granted_at_ms - row.asked_at_ms) / 1000)
-    yield counter(TURNS, sorted(outcomes.items()))
-    yield counter(BATCHES, sorted(batches.items()))
-    yield counter(COMMITS, sorted(commits.items()))
-    yield histogram(TURN_HELD, held)
-    yield histogram(TURN_WAITED, waited)
+def _of_turns(turns: Totals) -> Iterator[Family]:
+    outcomes = [((*job, name), count) for job, sums in turns.items() for name, count in sums.outcomes.items()]
+    yield counter(TURNS, sorted(outcomes))
+    yield counter(BATCHES, sorted((job, sums.batches) for job, sums in turns.items()))
+    yield counter(COMMITS, sorted((job, sums.commits) for job, sums in turns.items()))
+    yield _histogram(TURN_HELD, {job: sums.held for job, sums in turns.items()})
+    yield _histogram(TURN_WAITED, {job: sums.waited for job, sums in turns.items()})
 
 
 def _waited_s(lock: LockStatus, job: JobStatus, now_ms: int) -> float:
@@ -234,10 +224,10 @@ def counter(metric: Metric, samples: Iterable[tuple[tuple[str, ...], float]]) ->
     return family
 
 
-def histogram(metric: Metric, spans: Mapping[tuple[str, ...], Sequence[float]]) -> Family:
-    """Returns a histogram of the seconds for each set of labels."""
+def _histogram(metric: Metric, spans: Mapping[tuple[str, ...], Spans]) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-    for labels, values in sorted(spans.items()):
-        buckets = [(str(bound), float(sum(value <= bound for value in values))) for bound in BUCKETS_S]
-        family.add_metric(labels, [*buckets, ("+Inf", float(len(values)))], sum(values))
+    for labels, one in sorted(spans.items()):
+        counts = list(accumulate(map(float, one.counts)))
+        if counts[-1]:
+            family.add_metric(labels, list(zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True)), one.sum_s)
     return family

@@ -1,15 +1,15 @@
 """The ledger: one JSON line per turn, `storage/ledger/<lock>/<run>.jsonl`; the source of history, timeline and report.
 
-The lines are a file format: readers refuse a newer `format` and ignore keys that they do not know.
+The lines are a file format: readers refuse a newer `format` and ignore keys that they do not know. `ledger_days` merges the
+files of old runs into one file for each day.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -22,6 +22,8 @@ from lakegate.telemetry.events import Event, LeftOut, PersonActed, TurnEnded
 FORMAT = 1
 LINE_BYTES_MAX = 1_000_000
 """The size of a row of a turn on a hundred tables is some thousand bytes."""
+FILE_BYTES_MAX = 1_000_000
+"""A run that has written that much goes on in a file `<run>.<number>.jsonl`, so that its old turns can be merged, too."""
 ACTIONS = "actions"
 """The folder for the actions of persons, next to the turns of a lock: a file for each action."""
 
@@ -115,11 +117,13 @@ class LedgerSink:
 
     def __init__(self, storage: str | os.PathLike[str]) -> None:
         self._folder = Path(storage) / "ledger"
+        self._parts: dict[str, int] = {}
+        """Run → the number of the file in which it writes."""
 
     def emit(self, event: Event) -> None:
         match event:
             case TurnEnded(closed_by=None):
-                self._append(self._folder / quote(event.lock, safe="") / f"{event.run}.jsonl", to_line(event))
+                self._append(self._file_of(event), to_line(event))
             case TurnEnded():
                 folder = self._folder / quote(event.lock, safe="") / CLOSED
                 self._append(folder / f"{event.run}.{event.epoch}.jsonl", to_line(event))
@@ -132,6 +136,15 @@ class LedgerSink:
                 folder = self._folder / quote(event.lock, safe="") / LEFT_OUT
                 line = json.dumps({"format": FORMAT, **dataclasses.asdict(event)}, separators=(",", ":"))
                 self._append(folder / f"{quote(event.job, safe='')}.jsonl", line)
+
+    def _file_of(self, event: TurnEnded) -> Path:
+        folder = self._folder / quote(event.lock, safe="")
+        while True:
+            part = self._parts.setdefault(event.run, 0)
+            path = folder / (f"{event.run}.{part}.jsonl" if part else f"{event.run}.jsonl")
+            if not path.exists() or path.stat().st_size < FILE_BYTES_MAX:
+                return path
+            self._parts[event.run] += 1
 
     def _append(self, path: Path, line: str) -> None:
         try:
@@ -160,51 +173,56 @@ def _write_whole(fd: int, data: bytes) -> None:
         raise
 
 
-def read_ledger(
+def read_runs(
     storage: str | os.PathLike[str], lock: str | None = None, *, on_damage: Callable[[Corrupt], None] | None = None
 ) -> list[TurnEnded]:
-    """Returns every row of one lock, or of all locks, by the time at which the turn ended; each turn once.
-
-    What a run reports of its own turn comes before what others report of it: the run may have been stopped for a while, not killed.
-
-    Args:
-        storage: The pipeline's storage.
-        lock: The lock; all by default.
-        on_damage: Called for each line that is not a row; the line is then skipped. For work that can do without it.
+    """Returns the turns in the files of single runs, in no order: those that are not merged into days yet.
 
     Raises:
-        Corrupt: a line is not a row; a line cut off at the end of a file (a crash while it was written) is skipped.
-        InvalidRequest: a newer format.
+        Corrupt, InvalidRequest: As `ledger_days.read_ledger`.
     """
-    rows = [row for path in _files(storage, lock) for row in _rows(path, from_line, on_damage)]
-    known = {(row.lock, row.run, row.epoch) for row in rows}
-    closed = [row for path in _files(storage, lock, below=CLOSED) for row in _rows(path, from_line, on_damage)]
-    rows += {key: row for row in closed if (key := (row.lock, row.run, row.epoch)) not in known}.values()
-    return sorted(rows, key=lambda row: (row.released_at_ms, row.epoch or 0))
+    return [row for path in run_files(storage, lock) for row in rows_in(path, from_line, on_damage)]
 
 
-def trim_ledger(storage: str | os.PathLike[str], rows: Sequence[TurnEnded], *, before_ms: int) -> int:
-    """Deletes the files of runs and actions that were last written before an instant, except for each job's last run.
+def run_files(storage: str | os.PathLike[str], lock: str | None = None) -> list[Path]:
+    """Returns the files of single runs, and those of turns that others closed."""
+    return [path for below in ("", CLOSED) for path in _files(storage, lock, below=below)]
 
-    The last run shows which checkpoint belongs to the job.
 
-    Args:
-        storage: The pipeline's storage.
-        rows: The whole ledger, by time.
-        before_ms: Milliseconds since 1970.
+def each_once(rows: Iterable[TurnEnded]) -> list[TurnEnded]:
+    """Returns the rows by the time at which the turn ended, each turn once.
 
-    Returns:
-        The number of deleted files. A file that cannot be deleted stays.
+    What a run reports of its own turn comes before what others report of it: the run may have been stopped for a while, not killed.
     """
-    last = {(row.lock, row.job): row.run for row in rows if row.query_id is not None and row.epoch is not None}
-    kept = {f"{run}.jsonl" for run in last.values()}
-    deleted = 0
-    for path in (file for below in ("", ACTIONS, LEFT_OUT, CLOSED) for file in _files(storage, below=below)):
-        with contextlib.suppress(OSError):
-            if path.name not in kept and path.stat().st_mtime * 1000 < before_ms:
-                path.unlink()
-                deleted += 1
-    return deleted
+    found: dict[object, TurnEnded] = {}
+    closed: dict[object, TurnEnded] = {}
+    for row in rows:
+        (closed if row.closed_by is not None else found)[identity(row)] = row
+    own = {turn_of(row) for row in found.values()}
+    once = {turn_of(row): row for row in closed.values() if turn_of(row) not in own}
+    return sorted([*found.values(), *once.values()], key=ended)
+
+
+def ended(row: TurnEnded) -> tuple[int, int]:
+    """Returns the place of a row in the order of the ledger."""
+    return row.released_at_ms, row.epoch or 0
+
+
+def turn_of(row: TurnEnded) -> tuple[str, str, int | None]:
+    """Names a turn: the lock, the run, and the epoch."""
+    return row.lock, row.run, row.epoch
+
+
+def identity(row: TurnEnded) -> tuple[object, ...]:
+    """Names a row: two rows with one identity are the same line, read from two files."""
+    return (*turn_of(row), row.job, row.asked_at_ms, row.released_at_ms, row.outcome, row.closed_by)
+
+
+def trim_actions(storage: str | os.PathLike[str], *, before_ms: int) -> None:
+    """Deletes what persons did and what streams left out, where it was last written before an instant (ms since 1970)."""
+    for path in (file for below in (ACTIONS, LEFT_OUT) for file in _files(storage, below=below)):
+        if path.stat().st_mtime * 1000 < before_ms:
+            path.unlink(missing_ok=True)
 
 
 def _files(storage: str | os.PathLike[str], lock: str | None = None, *, below: str = "") -> list[Path]:
@@ -216,9 +234,9 @@ def read_actions(storage: str | os.PathLike[str], lock: str | None = None) -> li
     """Returns the actions of persons on one lock, or on all, each with its outcome, by time.
 
     Raises:
-        Corrupt, InvalidRequest: As `read_ledger`.
+        Corrupt, InvalidRequest: As `ledger_days.read_ledger`.
     """
-    acts = [list(_rows(path, action_from)) for path in _files(storage, lock, below=ACTIONS)]
+    acts = [list(rows_in(path, action_from)) for path in _files(storage, lock, below=ACTIONS)]
     return sorted((lines[-1] for lines in acts if lines), key=lambda act: (act.at_ms, act.action_id))
 
 
@@ -226,10 +244,10 @@ def read_left_out(storage: str | os.PathLike[str], job: str) -> list[LeftOut]:
     """Returns the parts of its source that a job did not read and that are gone; each text once, at its last time; by time.
 
     Raises:
-        Corrupt, InvalidRequest: As `read_ledger`.
+        Corrupt, InvalidRequest: As `ledger_days.read_ledger`.
     """
     files = [path for path in _files(storage, below=LEFT_OUT) if path.stem == quote(job, safe="")]
-    last = {row.text: row for path in files for row in _rows(path, left_out_from)}
+    last = {row.text: row for path in files for row in rows_in(path, left_out_from)}
     return sorted(last.values(), key=lambda row: (row.at_ms, row.text))
 
 
@@ -243,12 +261,26 @@ def left_out_from(line: str | bytes) -> LeftOut:
     return _made(LeftOut, _fields(LeftOut, line))
 
 
-def _rows(
-    path: Path, parse: Callable[[bytes], Row], on_damage: Callable[[Corrupt], None] | None = None
+def rows_in(
+    path: Path, parse: Callable[[bytes], Row], on_damage: Callable[[Corrupt], None] | None = None, *, offset: int = 0
 ) -> Iterator[Row]:
-    number = offset = 0
+    """Yields what `parse` makes of each line of a file; a line cut off at its end (a crash while it was written) is skipped.
+
+    A file that is gone has no lines: its rows are in the file of a day by then, or were too old to be kept.
+
+    Args:
+        path: The file.
+        parse: Raises ValueError for a line that is none.
+        on_damage: Called for such a line; without it the line is an error.
+        offset: Where the first line begins, in bytes.
+
+    Raises:
+        Corrupt, InvalidRequest, Unavailable: A line is none; it is of a newer format; the file cannot be read.
+    """
+    number = 0
     try:
         with path.open("rb") as file:
+            file.seek(offset)
             while line := file.readline(LINE_BYTES_MAX):
                 number += 1
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
@@ -267,5 +299,7 @@ def _rows(
                         raise damage from error
                     on_damage(damage)
                 offset += len(line)
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise Unavailable(f"the ledger cannot be read: {error.strerror}", path=path) from error
