@@ -7,7 +7,9 @@ import re
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from lakegate.ids import Epoch, JobName, Nonce
 from lakegate.telemetry.events import LeftOut
@@ -15,7 +17,7 @@ from lakegate.telemetry.ledger import LedgerSink
 from lakegate.turns.protocol.lock_record import JobState, LockRecord, Ticket
 from lakegate.turns.protocol.ordering import After, rule_to_json
 from lakegate.turns.stores.sqlite import SqliteTurnStore
-from tests.cli.command import lakegate
+from tests.cli.command import lakegate, state_of
 from tests.ops.lake import FILE, LOCK, Lake, after_a_run, dead_holder
 from tests.report.sample import COMPARISON
 
@@ -278,9 +280,44 @@ def test_init_writes_a_file_that_passes_check_and_never_over_another(tmp_path: P
     checked = lakegate("check", "--no-spark", "--spec", tmp_path / "new")
     assert checked.code == 0, checked.out
     before = (tmp_path / "new" / "lakegate.yml").read_text()
+    (line, *_) = before.splitlines()
+    schema = tmp_path / "new" / line.rpartition("$schema=")[2]
+    assert schema.read_text() == lakegate("schema").out
+    assert "streams" in json.loads(schema.read_text())["properties"]
     again = lakegate("init", tmp_path / "new")
     assert (again.code, "nothing was written" in again.err) == (2, True)
     assert (tmp_path / "new" / "lakegate.yml").read_text() == before
+
+
+def test_a_dry_run_counts_what_waits_and_changes_nothing(lake: Lake) -> None:
+    """New files with their bytes and rows, a batch that was begun, and both tables of an erasure; a taken file counts no more."""
+    source = lake.root / "in"
+    source.mkdir(exist_ok=True)
+    for name, rows in (("taken", 5), ("new", 3), ("more", 4)):
+        parquet.write_table(pa.table({"id": ["a"] * rows}), source / f"{name}.parquet")
+    taken = source / "taken.parquet"
+    log = lake.checkpoint / "sources" / "0"
+    log.mkdir(parents=True, exist_ok=True)
+    entry = {"path": taken.as_uri(), "timestamp": taken.stat().st_mtime_ns // 1_000_000, "batchId": 0}
+    (log / "0").write_text(f"v1\n{json.dumps(entry)}")
+    (lake.checkpoint / "offsets" / "99").write_text("v1\n{}\n{}")
+    before = state_of(lake.root)
+    ran = lakegate("run", "--dry-run", "--spec", lake.root, "--output", "json")
+    assert ran.code == 0, ran.err
+    assert state_of(lake.root) == before
+    into, gone = ran.json["streams"]
+    size = sum((source / name).stat().st_size for name in ("new.parquet", "more.parquet"))
+    assert (into["files"], into["rows"], into["size_bytes"], into["begun_batch"]) == (2, 7, size, 99)
+    assert (into["writes"], into["version"]) == ([str(lake.table)], lake.version)
+    assert gone["writes"] == [str(lake.storage / "requests" / "Gone"), str(lake.table)]
+    assert (gone["files"], gone["note"]) == (0, None)
+    (source / "new.parquet").write_bytes(b"no footer")
+    shown = lakegate("run", "In", "--dry-run", "--spec", lake.root).out.splitlines()
+    assert shown[1:3] == [
+        "  ends batch 99, which an earlier run began",
+        f"  reads 2 new files, {9 + (source / 'more.parquet').stat().st_size:,} bytes",
+    ]
+    assert shown[-1] == "Nothing was run."
 
 
 def test_doctor_without_a_file_looks_at_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

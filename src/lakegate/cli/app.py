@@ -53,6 +53,7 @@ COMMANDS = (
     "jars",
     "report",
     "config",
+    "schema",
 )
 """Modules of this package; importing one registers its commands on `app`. They appear in the help in this order."""
 

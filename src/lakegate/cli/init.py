@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -14,6 +15,7 @@ from lakegate.cli.output import FORMAT, OUTPUT, say
 from lakegate.errors import InvalidRequest, Unavailable
 
 TEMPLATE = """\
+# yaml-language-server: $schema=./lakegate.schema.json
 # A pipeline: three streams write to one Delta table, in turns. Every key: docs/reference/lakegate-yml.md
 # Look at it with `lakegate check`, run it with `lakegate run --until-idle`, see who waits with `lakegate status`.
 name: {name}
@@ -68,6 +70,8 @@ streams:
     erase:
       match: {{person_id: person_id}}
 """
+SCHEMA_NAME = "lakegate.schema.json"
+"""The file that the first line of the template names: editors complete and check the keys with it."""
 FOLDERS = ("in/ingest", "in/mutation", "in/delete")
 
 
@@ -77,6 +81,8 @@ def init_command(
     output: Output = OUTPUT,
 ) -> None:
     """Write a commented lakegate.yml with three streams; never overwrites a file."""
+    from lakegate.config.schema import json_schema
+
     place = Path(settings.working_directory()) / folder
     file = place / settings.SPEC_NAME
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.resolve().name).strip("-_")[:64] or "engagement"
@@ -84,6 +90,8 @@ def init_command(
         place.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as new:
             new.write(TEMPLATE.format(name=name))
+        with suppress(FileExistsError), (place / SCHEMA_NAME).open("x", encoding="utf-8") as schema:
+            schema.write(json_schema())
     except FileExistsError as error:
         raise InvalidRequest(
             f"{error.filename or file} exists already; nothing was written",
@@ -92,7 +100,16 @@ def init_command(
     except OSError as error:
         raise Unavailable(f"{file} cannot be written: {error.strerror}") from error
     if output is not Output.TEXT:
-        typer.echo(json.dumps({"format": FORMAT, "file": str(file), "folders": [str(place / f) for f in FOLDERS]}))
+        typer.echo(
+            json.dumps(
+                {
+                    "format": FORMAT,
+                    "file": str(file),
+                    "schema": str(place / SCHEMA_NAME),
+                    "folders": [str(place / f) for f in FOLDERS],
+                }
+            )
+        )
         return
-    say(f"wrote {file}")
+    say(f"wrote {file}, and {SCHEMA_NAME} for editors")
     say(f"Put files into {', '.join(FOLDERS)} below it, then: lakegate check")

@@ -18,6 +18,7 @@ import typer
 
 from lakegate import settings
 from lakegate.cli.app import Output, app
+from lakegate.cli.dry_run import dry_run
 from lakegate.cli.jars import fetch_progress
 from lakegate.cli.output import say
 from lakegate.cli.processes import JVM_ENDED, SYNC_REPORT, Processes
@@ -36,6 +37,7 @@ def run_command(
     ),
     once: bool = typer.Option(False, "--once", help="One turn per stream, with the current data of its source."),
     until_idle: bool = typer.Option(False, "--until-idle", help="Repeat until nothing is left to do."),
+    is_dry: bool = typer.Option(False, "--dry-run", help="Print what would be read and written; run nothing."),
     together: bool = typer.Option(False, "--together", help="Several streams as threads of one Spark driver."),
     new_checkpoint: list[str] | None = typer.Option(
         None,
@@ -74,6 +76,9 @@ def run_command(
     if unknown:
         known = ", ".join([*known_streams, *known_syncs])
         raise InvalidRequest(f"there is no stream {unknown[0]!r}; nothing was run", advice=f"The streams are: {known}")
+    if is_dry:
+        dry_run(pipeline, list(dict.fromkeys(names)), syncs, output)
+        return
     printer = Printer(output)
     pace = "once" if once else "until_idle" if until_idle else "paced"
     beside = syncs if pace == "paced" else []
