@@ -106,6 +106,6 @@ def _rows(paths: Sequence[str]) -> int | None:
     if len(paths) > FOOTERS_MAX:
         return None
     try:
-        return sum(read_metadata(path).num_rows for path in paths)
+        return sum(int(read_metadata(path).num_rows) for path in paths)
     except (OSError, ArrowException):
         return None
