@@ -10,10 +10,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import boto3
 import pytest
 
+from lakegate.demo.aws_server import aws_server
 from tests.conftest import ROOT, submit_arguments
 from tests.docs.markdown import Fence, fences, named
 
@@ -21,6 +24,14 @@ pytestmark = pytest.mark.slow
 
 README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial" / "first-pipeline.md"
+WHICH_PART = ROOT / "docs" / "which-part.md"
+SHOWN = {
+    "Streams in an order": ["reads 1 new file", "Mutation", "each exactly once"],
+    "Updates that do not fail": ["Result(version=4", "8 rows updated"],
+    "A database that follows": ["crm: 1 batch, 2 changes, 2 rows applied"],
+    "Tables on S3": ["5 rows"],
+}
+"""Part of the page → what its commands print."""
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PACKAGES = re.findall(r"^packages=\((.*)\)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 TIMEOUT_S = 900
@@ -44,17 +55,23 @@ def commands(fence: Fence) -> list[str]:
     return [line.removeprefix("$ ") for line in fence.text.splitlines() if line.startswith("$ ")]
 
 
-def environment() -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
     """That of this process, without settings of Lakegate that a reader would not have, but where jars come from."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("LAKEGATE_JOB_COORDINATOR_")}
     kept.pop("LAKEGATE_SPEC", None)
-    return {**kept, "PYTHON": sys.executable, "PYSPARK_SUBMIT_ARGS": submit_arguments(is_compiled=True)}
+    return {**kept, "PYTHON": sys.executable, "PYSPARK_SUBMIT_ARGS": submit_arguments(is_compiled=True), **more}
 
 
-def run(arguments: list[str], folder: Path, where: str) -> str:
+def run(arguments: list[str], folder: Path, where: str, settings: Mapping[str, str]) -> str:
     """Runs a program of a page to its end; what it printed."""
     answer = subprocess.run(
-        arguments, cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        arguments,
+        cwd=folder,
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     assert answer.returncode == 0, (
         f"{where}: exit {answer.returncode}\n{answer.stdout[-3000:]}\n{answer.stderr[-6000:]}"
@@ -62,13 +79,13 @@ def run(arguments: list[str], folder: Path, where: str) -> str:
     return answer.stdout
 
 
-def follow(page: Path, folder: Path) -> list[str]:
-    """Does what the page says, block by block; what was printed."""
+def follow(page: Path, folder: Path, part: str = "", **settings: str) -> list[str]:
+    """Does what the page, or a part of it, says, block by block; what was printed."""
     printed = []
-    for fence in fences(page):
+    for fence in (one for one in fences(page) if one.text in part or not part):
         where = f"{named(page)}:{fence.line}"
         if fence.kind == "python":
-            printed.append(run([sys.executable, "-c", fence.text], folder, where))
+            printed.append(run([sys.executable, "-c", fence.text], folder, where, settings))
         elif fence.kind == "yaml":
             first, _, _ = fence.text.partition("\n")
             assert re.fullmatch(r"# [\w.-]+", first), f"{where}: the first line does not name the file"
@@ -76,7 +93,7 @@ def follow(page: Path, folder: Path) -> list[str]:
         elif fence.kind == "console":
             for command in (one for one in commands(fence) if not is_checked_only(one)):
                 script = 'lakegate() { "$PYTHON" -m lakegate "$@"; }\n' + command
-                printed.append(run(["bash", "-euo", "pipefail", "-c", script], folder, f"{where} {command}"))
+                printed.append(run(["bash", "-euo", "pipefail", "-c", script], folder, f"{where} {command}", settings))
         else:
             assert fence.kind == "text", f"{where}: a block of this kind is not followed"
     return printed
@@ -100,6 +117,31 @@ def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
     shown = [fence.text for fence in fences(TUTORIAL) if fence.kind == "text"]
     assert shown[-1].strip() in "".join(printed)
     assert (tmp_path / "report.html").is_file()
+
+
+PARTS = dict(
+    re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", WHICH_PART.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+@pytest.mark.every_case
+@pytest.mark.parametrize("title", list(PARTS))
+def test_the_path_of_each_part_can_be_followed(title: str, tmp_path: Path) -> None:
+    """Each begins in an empty folder, and comes to what the page says of it."""
+    if title != "Tables on S3":
+        printed = "".join(follow(WHICH_PART, tmp_path, PARTS[title]))
+    else:
+        with aws_server(tmp_path / "aws") as server:
+            options = server.client_options()
+            where = {"LocationConstraint": options["region_name"]}
+            boto3.client("s3", **options).create_bucket(Bucket="lake", CreateBucketConfiguration=where)
+            keys = {"AWS_ACCESS_KEY_ID": "aws_access_key_id", "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key"}
+            login = {name: options[option] for name, option in keys.items()}
+            settings = {"LAKE": "s3a://lake/numbers", "S3_ENDPOINT": options["endpoint_url"], **login}
+            printed = "".join(follow(WHICH_PART, tmp_path, PARTS[title], **settings))
+    assert all(text in printed for text in SHOWN[title]), printed
 
 
 def test_what_is_said_of_the_tests_is_what_runs_them() -> None:
