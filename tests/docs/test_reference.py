@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import delta.exceptions
 import pytest
 from typer.main import get_command
 
@@ -223,3 +224,11 @@ def test_every_command_that_a_page_names_is_there(page: Path) -> None:
         if not any(words in ([first], [first, second]) or (not second and words[0] == first) for words in there)
     ]
     assert unknown == []
+
+
+def test_each_conflict_exception_of_delta_has_its_section() -> None:
+    """Messages of conflicts name the section."""
+    headings = re.findall(r"^## (\w+)$", (REFERENCE / "conflict-exceptions.md").read_text(), re.MULTILINE)
+    base = "DeltaConcurrentModificationException"
+    assert sorted(headings) == sorted(set(delta.exceptions.__all__) - {base})
+    assert len(headings) == 7

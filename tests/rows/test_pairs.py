@@ -278,6 +278,44 @@ def test_a_statement_that_reads_its_own_table_sees_what_was_committed_meanwhile(
     assert [(end.level, end.version is None) for end in ends] == [(1, False), (4, True)]
 
 
+def small_table(session: SparkSession, path: Path, rows: str) -> str:
+    """Makes a table with deletion vectors and one file; returns its name in SQL."""
+    properties = "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    session.sql(f"CREATE TABLE delta.`{path}` (id INT, v INT) USING delta {properties}")
+    session.sql(f"SELECT * FROM VALUES {rows} AS s(id, v)").coalesce(1).write.format("delta").mode("append").save(
+        str(path)
+    )
+    return f"delta.`{path}`"
+
+
+def test_conditions_that_exchange_places_do_not_exchange_values(
+    lake: Lake, session: SparkSession, tmp_path: Path
+) -> None:
+    """They change different rows of one file, and each brings what the other is about (docs/explanation/isolation.md)."""
+    t = small_table(session, tmp_path / "t", "(1, 0), (2, 1)")
+    both = [lake.stage(f"UPDATE {t} SET v = {to} WHERE v = {1 - to}") for to in (1, 0)]
+    assert [lake.finish(one).level for one in both] == [1, 3]
+    assert sorted(map(tuple, session.table(t).collect())) == [(1, 0), (2, 0)]
+
+
+def test_a_statement_sees_a_row_that_another_has_copied(lake: Lake, session: SparkSession, tmp_path: Path) -> None:
+    """Three statements without an order under WriteSerializable; here the last one deletes the row and its copy."""
+    t = small_table(session, tmp_path / "t", "(1, 0), (2, 1)")
+    last = lake.stage(f"DELETE FROM {t} WHERE v = 1")
+    session.sql(f"INSERT INTO {t} VALUES (3, 1)")
+    session.sql(f"INSERT INTO {t} SELECT id + 10, v FROM {t} WHERE v = 1")
+    assert session.table(t).count() == 5
+    lake.finish(last)
+    assert list(map(tuple, session.table(t).collect())) == [(1, 0)]
+
+
+def test_stock_delta_refuses_another_isolation_level(session: SparkSession, tmp_path: Path) -> None:
+    """As the page on isolation says of open-source Delta."""
+    t = small_table(session, tmp_path / "t", "(1, 0)")
+    with pytest.raises(Exception, match="must be Serializable"):
+        session.sql(f"ALTER TABLE {t} SET TBLPROPERTIES ('delta.isolationLevel' = 'WriteSerializable')")
+
+
 def test_a_merge_that_assigns_what_its_table_says_sees_what_was_committed_meanwhile(lake: Lake) -> None:
     """Its keys are as they were; what a sub-query says of the other rows is not."""
     path = lake.copy(PLAIN, lake.first(PLAIN).path)

@@ -85,11 +85,12 @@ def telling_conflicts() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if conflict_name(error) is not None:
+        if (name := conflict_name(error)) is not None:
             earlier = _quoted(str(error))
             error.add_note(
                 f"lakegate: {earlier or 'another commit'} came first, and stock Delta cannot rebase this statement on it; "
-                "nothing of it was written. Run it again, or in a turn, which nobody else commits in"
+                "nothing of it was written. Run it again, or in a turn, which nobody else commits in "
+                f"(docs/reference/conflict-exceptions.md, {name})"
             )
         raise
 
