@@ -343,7 +343,8 @@ def test_a_restore_that_loses_says_to_whom(session: SparkSession, table: TableLo
     assert conflict_name(error) is not None
     assert said(error) == (
         "lakegate: another commit (WRITE, user metadata by hand) came first, and stock Delta cannot rebase this statement on "
-        "it; nothing of it was written. Run it again, or in a turn, which nobody else commits in"
+        "it; nothing of it was written. Run it again, or in a turn, which nobody else commits in "
+        f"(docs/reference/conflict-exceptions.md, {conflict_name(error)})"
     )
     assert len(log_of(table)) == len(before) + 1
 
