@@ -192,6 +192,7 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
                     },
                 ],
                 "in_doubt": [["lakegate/q2", 2]],
+                "next": None,
             }
         ],
     }

@@ -12,7 +12,7 @@ import typer
 from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, delay_words, document, say, styled, table
-from lakegate.errors import TurnNotGranted
+from lakegate.errors import InvalidRequest, TurnNotGranted
 from lakegate.ops.kafka_lag import TopicLag
 from lakegate.ops.status import JobStatus, LockStatus
 from lakegate.ops.stored_requests import StateCount
@@ -30,6 +30,12 @@ def status_command(
     fail_if_late: bool = typer.Option(
         False, "--fail-if-late", help="End with status 3 if a stream has missed a turn: for probes."
     ),
+    web: bool = typer.Option(False, "--web", help="Serve it as a page that updates itself, until Ctrl-C."),
+    port: int = typer.Option(0, "--port", min=0, max=65535, help="The port for --web. Default: a free one."),
+    address: str = typer.Option("127.0.0.1", "--address", metavar="HOST", help="The address for --web."),
+    no_token: bool = typer.Option(
+        False, "--no-token", help="With --web: an address without a secret, for everybody who reaches the port."
+    ),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
@@ -40,8 +46,17 @@ def status_command(
     source to the commit in the target.
 
     A stream is late when its last turn was completed more than twice `every` ago, and it is neither idle nor paused.
+
+    With --web: prints the address of a page with all of this, a timeline, and the last errors. The page can only read.
     """
+    if web and (watch or fail_if_late or output is not Output.TEXT):
+        raise InvalidRequest("--web excludes --watch, --fail-if-late and --output; nothing was done")
     pipeline = settings.load_pipeline(spec)
+    if web:
+        from lakegate.cli.live import serve
+
+        serve(pipeline, address=address, port=port, has_token=not no_token)
+        return
     while True:
         late = _once(pipeline, output, is_watched=watch)
         if not watch:

@@ -35,7 +35,7 @@ from lakegate.ops.erasure import BytesLeft, bytes_left
 from lakegate.ops.finding import Finding, of_error
 from lakegate.ops.kafka_lag import TopicLag, topic_lags
 from lakegate.ops.status import LockStatus, lock_status
-from lakegate.ops.stored_requests import StateCount, kept
+from lakegate.ops.stored_requests import StateCount, kept, set_aside
 from lakegate.ops.verify import Counted, VerifiedTables, verify
 from lakegate.spark.source_files import PassedOver, TakenFiles, is_local, listing, passed_over
 from lakegate.syncs.plan.delay import SyncDelay
@@ -204,17 +204,22 @@ class ErasureStatus:
 
 def status_of(pipeline: Pipeline) -> list[LockStatus]:
     """Returns the current state of every lock of the pipeline."""
+    with existing_store(pipeline.coordinator.url) as store:
+        return locks_in(store, pipeline)
+
+
+def locks_in(store: TurnStore | None, pipeline: Pipeline) -> list[LockStatus]:
+    """Returns the state of every lock of the pipeline in an open store; None: nothing has run yet."""
     now_ms = time.time_ns() // 1_000_000
     found = []
-    with existing_store(pipeline.coordinator.url) as store:
-        for lock in dict.fromkeys(table.lock for table in pipeline.tables.values()):
-            streams = pipeline.streams_of_lock(lock)
-            rules = {stream.name: stream.order for stream in streams}
-            record = None if store is None else store.read(lock).record
-            live = NOBODY if store is None else store.live_sessions(lock)
-            paces = {stream.name: stream.every_ms for stream in streams}
-            priorities = {stream.name: stream.priority for stream in streams}
-            found.append(lock_status(lock, record, live, now_ms, rules, paces, priorities))
+    for lock in dict.fromkeys(table.lock for table in pipeline.tables.values()):
+        streams = pipeline.streams_of_lock(lock)
+        rules = {stream.name: stream.order for stream in streams}
+        record = None if store is None else store.read(lock).record
+        live = NOBODY if store is None else store.live_sessions(lock)
+        paces = {stream.name: stream.every_ms for stream in streams}
+        priorities = {stream.name: stream.priority for stream in streams}
+        found.append(lock_status(lock, record, live, now_ms, rules, paces, priorities))
     return found
 
 
@@ -240,6 +245,21 @@ def kept_of(pipeline: Pipeline) -> list[KeptStatus]:
         except LakegateError as error:
             rows, note = (), f"requests cannot be counted: {error.message}"
         found.append(KeptStatus(job=stream.name, kept=rows, note=note))
+    return found
+
+
+def letters_of(pipeline: Pipeline) -> list[KeptStatus]:
+    """Returns the records that each stream has set aside, by age; streams without any are left out."""
+    found = []
+    for stream in pipeline.streams:
+        path = local_path(f"{pipeline.storage}/dead_letters/{stream.name}")
+        try:
+            one = None if path is None else set_aside(LocalLog(path), time.time_ns() // 1_000_000)
+            note = "dead letters are counted only on this machine's disk" if path is None else None
+        except LakegateError as error:
+            one, note = None, f"dead letters cannot be counted: {error.message}"
+        if one is not None or note is not None:
+            found.append(KeptStatus(job=stream.name, kept=() if one is None else (one,), note=note))
     return found
 
 
@@ -312,6 +332,8 @@ class DelayStatus:
     sync: str
     delay: SyncDelay | None
     note: str | None
+    dead_rows: int | None = None
+    """Rows that the target has quarantined; None if that is unknown."""
 
 
 def delays_of(pipeline: Pipeline) -> list[DelayStatus]:
@@ -322,7 +344,8 @@ def delays_of(pipeline: Pipeline) -> list[DelayStatus]:
     for spec in pipeline.syncs:
         try:
             with SyncSession(pipeline, spec) as session:
-                found.append(DelayStatus(sync=spec.name, delay=session.delay(), note=None))
+                now = session.standing()
+            found.append(DelayStatus(sync=spec.name, delay=now.delay, note=None, dead_rows=now.dead_rows))
         except LakegateError as error:
             found.append(DelayStatus(sync=spec.name, delay=None, note=error.message))
     return found
@@ -600,6 +623,16 @@ def commits_of(pipeline: Pipeline) -> list[tuple[str, Commit]]:
     return [(names[place], commit) for place, log in local_logs(names).items() for commit in log.commits()]
 
 
+def last_commits_of(pipeline: Pipeline, versions_max: int) -> list[tuple[str, Commit]]:
+    """Returns the last commits of each table that has a path on this machine's disk, with the table's name. Starts no Spark."""
+    names = {table.path: name for name, table in pipeline.tables.items() if table.path is not None}
+    found = []
+    for place, log in local_logs(names).items():
+        newest = max(log.versions(), default=-1)
+        found += [(names[place], commit) for commit in log.commits(newest - versions_max)]
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockLine:
     """A lock of the coordinator in a line."""
@@ -649,3 +682,11 @@ def turns_of(pipeline: Pipeline) -> Iterator[TurnEnded]:
 def totals_of(pipeline: Pipeline) -> Totals:
     """Returns the sums of all turns, for each lock and job."""
     return read_summary(pipeline.storage).totals
+
+
+def ledger_sizes(pipeline: Pipeline) -> frozenset[tuple[Path, int]] | None:
+    """Returns the size of each file of the ledger: equal sizes mean equal rows. None while a file is being deleted."""
+    try:
+        return frozenset((path, path.stat().st_size) for path in (Path(pipeline.storage) / "ledger").rglob("*.jsonl"))
+    except OSError:
+        return None

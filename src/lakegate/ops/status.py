@@ -77,6 +77,8 @@ class LockStatus:
     jobs: tuple[JobStatus, ...]
     in_doubt: tuple[tuple[str, int], ...]
     """Token id and epoch of every unclean turn that is not fenced yet."""
+    next: str | None = None
+    """The job that has the turn next, if the turn in progress ends now and nothing else changes."""
 
 
 def lock_status(
@@ -126,6 +128,11 @@ def lock_status(
         for ticket in record.tickets
     )
     names = [JobName(name) for name in dict.fromkeys([*rules, *record.jobs])]
+    free = record
+    if held is not None:
+        is_alive = held.session in live.ids
+        free = transitions.complete(record, now_ms=now_ms) if is_alive else transitions.close(record)
+    first = transitions.first_to_go(free, live, now_ms)
     return LockStatus(
         lock=lock,
         epoch=record.epoch,
@@ -133,6 +140,7 @@ def lock_status(
         queue=queue,
         jobs=tuple(of(name) for name in names),
         in_doubt=tuple((entry.token_id, entry.epoch) for entry in record.in_doubt),
+        next=None if first is None else first.job,
     )
 
 

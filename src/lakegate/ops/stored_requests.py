@@ -1,4 +1,4 @@
-"""Counts a stream's stored requests by state and age, from the request table's files, without Spark."""
+"""Counts a stream's stored requests by state and age, and its dead letters by age, from the tables' files, without Spark."""
 
 from __future__ import annotations
 
@@ -40,8 +40,18 @@ def kept(log: LocalLog, now_ms: int) -> tuple[StateCount, ...]:
         for file in log.live_files().values():
             state = file.partition.get("state")
             if state in KEPT:
-                seen[str(state)] += _first_seen(log, file)
+                seen[str(state)] += _times(log, file, "first_seen_ms")
     return tuple(_counted(state, seen[state], now_ms) for state in KEPT if seen.get(state))
+
+
+def set_aside(log: LocalLog, now_ms: int) -> StateCount | None:
+    """Returns the records in a stream's table of dead letters; None if there is none.
+
+    Raises:
+        Unavailable, Corrupt: As `kept`.
+    """
+    times = [time for file in log.live_files().values() for time in _times(log, file, "at_ms")] if log.exists else []
+    return _counted("set aside", times, now_ms) if times else None
 
 
 def _counted(state: str, times: list[int], now_ms: int) -> StateCount:
@@ -51,15 +61,15 @@ def _counted(state: str, times: list[int], now_ms: int) -> StateCount:
     return StateCount(state=state, requests=len(times), oldest_ms=min(times), ages=ages)
 
 
-def _first_seen(log: LocalLog, file: LiveFile) -> list[int]:
+def _times(log: LocalLog, file: LiveFile, column: str) -> list[int]:
     import pyarrow.parquet
 
     try:
-        rows = pyarrow.parquet.read_table(log.table / file.path, columns=["first_seen_ms"], partitioning=None)
+        rows = pyarrow.parquet.read_table(log.table / file.path, columns=[column], partitioning=None)
         gone = _gone(log, file)
     except OSError as error:
-        raise Unavailable(f"a file of the requests cannot be read: {error}", path=log.table / file.path) from error
-    times = rows.column("first_seen_ms").to_pylist()
+        raise Unavailable(f"a file of the table cannot be read: {error}", path=log.table / file.path) from error
+    times = rows.column(column).to_pylist()
     return [int(time) for index, time in enumerate(times) if index not in gone and time is not None]
 
 

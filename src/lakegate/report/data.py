@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
+from lakegate.redaction import printable
 from lakegate.stored_json import checked, listed, parsed
 from lakegate.telemetry.events import TurnEnded
 
@@ -78,15 +79,15 @@ class TurnRow:
 
     @classmethod
     def from_event(cls, event: TurnEnded) -> TurnRow:
-        """Returns the turn of an event."""
+        """Returns the turn of an event; characters that would change the writing direction are shown as escapes."""
         return cls(
-            lock=event.lock,
-            job=event.job,
+            lock=printable(event.lock),
+            job=printable(event.job),
             epoch=event.epoch,
             query_id=event.query_id,
             run=event.run,
             batches=event.batches,
-            predecessor=event.predecessor,
+            predecessor=None if event.predecessor is None else printable(event.predecessor),
             asked_at_ms=event.asked_at_ms,
             granted_at_ms=event.granted_at_ms,
             first_write_at_ms=event.first_write_at_ms,
@@ -94,7 +95,7 @@ class TurnRow:
             released_at_ms=event.released_at_ms,
             versions=event.versions,
             outcome=Outcome(event.outcome),
-            reason=event.reason,
+            reason=None if event.reason is None else printable(event.reason),
             boot_id=event.boot_id,
             granted_up_ms=event.granted_up_ms,
             released_up_ms=event.released_up_ms,

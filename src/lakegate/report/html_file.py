@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
+from types import MappingProxyType
 
 from lakegate.report import charts, facts, parts, words
 from lakegate.report.charts import Chart, Json
@@ -18,6 +19,7 @@ from lakegate.report.parts import ReportTable
 UNUSUAL_ROWS_MAX = 200
 """More turns are not listed singly; the table of turns has them all."""
 
+WHAT_TO_DO = '<th scope="col">What to do</th>'
 OUTCOME_MEANINGS = {
     Outcome.COMPLETED: "the work was done and the turn given back",
     Outcome.REPLAYED: "an earlier turn had already written the batch; it was not written twice",
@@ -90,7 +92,7 @@ def render(data: ReportData) -> str:
     colours = charts.job_colours(facts.jobs(data))
     shown = Shown()
     sections = (
-        _turns(locks, shown, has_day=has_day),
+        turns_section(locks, shown, has_day=has_day),
         _unusual(locks, has_day=has_day),
         _comparison(data.comparison),
         _commits(facts.by_table(data.commits), colours, shown, has_day=has_day),
@@ -100,24 +102,10 @@ def render(data: ReportData) -> str:
 
 
 def _page(data: ReportData, body: str, shown: Shown) -> str:
-    library, script, style = _asset("vendor/echarts/echarts.min.js"), _asset("page.js"), _asset("page.css")
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script))
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
     made = f"{words.day(data.made_at_ms)} at {words.minute(data.made_at_ms)} UTC on {escape(data.machine)}"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="Lakegate">
-<title>{escape(data.pipeline)}: turns and commits</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-<body>
-<header>
+    return document(
+        title=f"{data.pipeline}: turns and commits",
+        body=f"""<header>
 <p class="made">Lakegate report, made {made}</p>
 <h1>{escape(data.pipeline)}</h1>
 <p class="headline">{escape(facts.headline(data))}</p>
@@ -127,21 +115,64 @@ def _page(data: ReportData, body: str, shown: Shown) -> str:
 <noscript><p>The charts, and the tables of single turns and commits, need JavaScript.</p></noscript>
 {body}
 </main>
+<script type="application/json" id="report-data">{_script_data(shown.as_json())}</script>""",
+        scripts=(asset("page.js"),),
+        style=asset("page.css"),
+    )
+
+
+def document(*, title: str, body: str, scripts: Sequence[str], style: str, policy: str = "") -> str:
+    """Returns a whole page that loads nothing: ECharts and the scripts are inlined, and the content policy names their hashes.
+
+    Args:
+        title: Text.
+        body: HTML.
+        scripts: JavaScript, executed in this order after ECharts.
+        style: CSS.
+        policy: Directives to add to the content policy.
+    """
+    inlined = (asset("vendor/echarts/echarts.min.js"), *scripts)
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in inlined)
+    base = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+    elements = "\n".join(f"<script>{text}</script>" for text in inlined)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{base}{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="Lakegate">
+<title>{escape(title)}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+{body}
 <p id="spoken" class="unseen" aria-live="polite"></p>
-<script type="application/json" id="report-data">{_script_data(shown.as_json())}</script>
-<script>{library}</script>
-<script>{script}</script>
+{elements}
 </body>
 </html>
 """
 
 
-def _turns(locks: Mapping[str, Sequence[TurnRow]], shown: Shown, *, has_day: bool) -> str:
+def turns_section(
+    locks: Mapping[str, Sequence[TurnRow]], shown: Shown, *, has_day: bool, known: Mapping[str, int] | None = None
+) -> str:
+    """Returns the timeline of each lock, with its table.
+
+    Args:
+        locks: Lock → its turns, as `facts.by_lock`.
+        shown: Takes the charts and tables.
+        has_day: Times are shown with their day.
+        known: Lock → number of all its turns, if `locks` has only the last ones.
+    """
     if not locks:
         return parts.section("turns", "Turns", "<p>The ledger has no turn yet.</p>")
     blocks = [_outcome_legend(locks)]
     for place, (lock, turns) in enumerate(locks.items()):
-        table = _turn_table(f"turn-table-{place}", lock, turns, has_day=has_day)
+        number = len(turns) if known is None else known[lock]
+        table = _turn_table(f"turn-table-{place}", lock, turns, number, has_day=has_day)
         chart = charts.timeline(f"timeline-{place}", lock, turns, table_id=table.id)
         shown.add(chart, table)
         blocks += [f"<h3>Lock {escape(lock)}</h3>", parts.figure(chart), parts.folded(table)]
@@ -165,11 +196,14 @@ def _outcome_legend(locks: Mapping[str, Sequence[TurnRow]]) -> str:
     return parts.legend(entries)
 
 
-def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], *, has_day: bool) -> ReportTable:
+def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], known: int, *, has_day: bool) -> ReportTable:
     held = facts.holds(turns)
+    number = (
+        f"All {words.counted(known, 'turn')}" if known == len(turns) else f"The last {len(turns):,} of {known:,} turns"
+    )
     return ReportTable(
         id=table_id,
-        caption=f"All {words.counted(len(turns), 'turn')} on {lock}, as they came. Times are UTC. "
+        caption=f"{number} on {lock}, as they came. Times are UTC. "
         "The epoch numbers the turns of a lock, from 1024 on: lower numbers are for holders of a lock record that was lost.",
         headings=TURN_HEADINGS,
         rows=[
@@ -210,29 +244,50 @@ def _versions(versions: Mapping[str, Sequence[int]]) -> str:
 def _unusual(locks: Mapping[str, Sequence[TurnRow]], *, has_day: bool) -> str:
     if not locks:
         return ""
+    found, number = unusual(locks, set(Outcome) - {Outcome.COMPLETED}, rows_max=UNUSUAL_ROWS_MAX, has_day=has_day)
+    if not number:
+        return parts.section("unusual", "Unusual turns", "<p>None: every turn completed.</p>")
+    note = f"<p>The last {UNUSUAL_ROWS_MAX:,} of {number:,}; the table of turns has them all.</p>"
+    body = parts.scrolling(found, "Unusual turns")
+    return parts.section("unusual", "Unusual turns", body if number <= UNUSUAL_ROWS_MAX else note + body)
+
+
+def unusual(
+    locks: Mapping[str, Sequence[TurnRow]],
+    outcomes: Collection[Outcome],
+    *,
+    rows_max: int,
+    has_day: bool,
+    is_newest_first: bool = False,
+    advice: Mapping[Outcome, str] = MappingProxyType({}),
+) -> tuple[str, int]:
+    """Returns the table of the last turns with one of these outcomes, by time over all locks, and the number of all such turns.
+
+    Args:
+        locks: Lock → its turns, as in the charts of `turns_section`.
+        outcomes: The outcomes that are listed.
+        rows_max: The maximum number of rows.
+        has_day: Times are shown with their day.
+        is_newest_first: The order of the rows.
+        advice: Outcome → what to do; without it the column is left out.
+    """
     found = [
         (place, row, turn)
         for place, turns in enumerate(locks.values())
         for row, turn in enumerate(turns)
-        if turn.outcome is not Outcome.COMPLETED
+        if turn.outcome in outcomes
     ]
-    if not found:
-        return parts.section("unusual", "Unusual turns", "<p>None: every turn completed.</p>")
-    # By time over all locks, so that the last rows are the latest.
     found.sort(key=lambda item: item[2].asked_at_ms if item[2].granted_at_ms is None else item[2].granted_at_ms)
-    shown = found[-UNUSUAL_ROWS_MAX:]
-    note = f"<p>The last {len(shown):,} of {len(found):,}; the table of turns has them all.</p>"
     head = (
         '<th scope="col">Time, UTC</th><th scope="col">Job</th><th scope="col" class="number">Epoch</th>'
-        '<th scope="col">Outcome</th><th scope="col">Reason</th><td></td>'
+        f'<th scope="col">Outcome</th><th scope="col">Reason</th>{WHAT_TO_DO if advice else ""}<td></td>'
     )
-    rows = "".join(_unusual_row(place, row, turn, has_day=has_day) for place, row, turn in shown)
-    table = f'<table id="unusual-table"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    body = parts.scrolling(table, "Unusual turns")
-    return parts.section("unusual", "Unusual turns", body if len(shown) == len(found) else note + body)
+    shown = found[-rows_max:][:: -1 if is_newest_first else 1]
+    rows = "".join(_unusual_row(place, row, turn, has_day=has_day, advice=advice) for place, row, turn in shown)
+    return f'<table id="unusual-table"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>', len(found)
 
 
-def _unusual_row(place: int, row: int, turn: TurnRow, *, has_day: bool) -> str:
+def _unusual_row(place: int, row: int, turn: TurnRow, *, has_day: bool, advice: Mapping[Outcome, str]) -> str:
     at_ms = turn.asked_at_ms if turn.granted_at_ms is None else turn.granted_at_ms
     label = escape(f"Show {turn.job}, {turn.outcome.words}, in the timeline")
     target = f'data-chart="timeline-{place}" data-row="{row}"'
@@ -242,6 +297,7 @@ def _unusual_row(place: int, row: int, turn: TurnRow, *, has_day: bool) -> str:
         f'<td class="number">{words.NOTHING if turn.epoch is None else turn.epoch}</td>',
         f'<td class="outcome">{parts.chip(charts.OUTCOME_COLOURS[turn.outcome])} {turn.outcome.words}</td>',
         f'<td class="reason">{escape(turn.reason or OUTCOME_MEANINGS[turn.outcome])}</td>',
+        f'<td class="reason">{escape(advice[turn.outcome])}</td>' if advice else "",
         f'<td><button type="button" {target} aria-label="{label}">Show</button></td>',
     )
     return f"<tr>{''.join(cells)}</tr>"
@@ -390,6 +446,7 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Returns a file of this package as text."""
     # A browser hashes a script with plain line feeds, whatever line ends a checkout has.
     return files("lakegate.report").joinpath(name).read_bytes().decode().replace("\r\n", "\n")

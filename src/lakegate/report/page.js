@@ -5,10 +5,8 @@
   const PRINT_WIDTH_PX = 660; // fits between the margins of A4 and of Letter
   const PAGE_ROWS = 500; // a table of ten thousand rows takes a browser seconds to lay out
   const NOTHING = '–';
-  const report = JSON.parse(document.getElementById('report-data').textContent);
-  const tables = new Map(report.tables.map((table) => [table.id, table]));
-  const drawings = report.charts.map((drawing) => ({ ...drawing, seen: [0, 100] }));
-  const byId = new Map(drawings.map((drawing) => [drawing.id, drawing]));
+  const tables = new Map();
+  const byId = new Map(); // the drawings
 
   // ---- colours: `var(--name)` in an option stands for the value that the name has in the theme of the moment
   const known = new Map(); // asking the style sheet once for each of ten thousand items takes longer than drawing them
@@ -151,7 +149,7 @@
   };
 
   // ---- the long tables, one page of rows at a time, made when they are first opened
-  const fill = (frame, table, first) => {
+  const fill = (frame, table, first, scrolled) => {
     const grid = document.createElement('table');
     grid.id = table.id;
     const cell = (row, name, place, text) => {
@@ -167,15 +165,17 @@
       cells.forEach((text, place) => cell(row, 'td', place, text));
     }
     frame.replaceChildren(grid);
-    frame.scrollTop = 0;
+    frame.scrollTop = scrolled;
   };
-  for (const details of document.querySelectorAll('details[data-table]')) {
-    const table = tables.get(details.dataset.table);
+  const filled = new WeakMap(); // details → fills its table again
+  const wire = (details) => {
     const frame = details.querySelector('.scrolling');
     const pages = details.querySelector('.pages');
     let first = 0;
-    const show = () => {
-      fill(frame, table, first);
+    const show = (scrolled = 0) => {
+      const table = tables.get(details.dataset.table);
+      first = Math.min(first, PAGE_ROWS * Math.floor((table.rows.length - 1) / PAGE_ROWS));
+      fill(frame, table, first, scrolled);
       const last = Math.min(first + PAGE_ROWS, table.rows.length);
       pages.hidden = table.rows.length <= PAGE_ROWS;
       pages.querySelector('span').textContent = `rows ${first + 1} to ${last} of ${table.rows.length}`;
@@ -188,7 +188,8 @@
       first += PAGE_ROWS * Number(event.target.dataset.page);
       show();
     });
-  }
+    filled.set(details, () => { if (frame.firstChild) show(frame.scrollTop); });
+  };
 
   // ---- drawing
   // Under the item, or over it where the window ends; beside the chart's edge never, so that a narrow screen shows it whole.
@@ -282,8 +283,9 @@
     0: (drawing) => drawing.option.dataZoom && acts.all(drawing),
   };
 
-  for (const drawing of drawings) {
-    const element = document.getElementById(drawing.id);
+  const draw = (drawing, element) => {
+    drawing.seen = [0, 100];
+    byId.set(drawing.id, drawing);
     drawing.chart = echarts.init(element, null, { renderer: 'canvas' });
     drawing.chart.setOption(option(drawing));
     drawing.chart.on('datazoom', (event) => {
@@ -299,7 +301,41 @@
       keys[event.key](drawing);
     });
     new ResizeObserver(() => { if (!document.documentElement.classList.contains('print')) drawing.chart.resize(); }).observe(element);
-  }
+  };
+  // New data for a chart that is drawn: the reader stays at the time in view, or at the end, and on the picked item.
+  const update = (drawing, fresh) => {
+    const [before, [start, end]] = [drawing.option, drawing.seen];
+    const series = mainSeries(drawing);
+    const picked = before.series[series].data[drawing.picked];
+    Object.assign(drawing, fresh);
+    const { data } = drawing.option.series[series];
+    const place = picked ? data.findIndex((item) => item[1] === picked[1] && item[3] === picked[3]) : -1;
+    drawing.picked = place < 0 ? undefined : place;
+    drawing.chart.resize();
+    drawing.chart.setOption(option(drawing));
+    const axis = drawing.option.xAxis;
+    const moved = (percent) => (100 * (before.xAxis.min + ((before.xAxis.max - before.xAxis.min) * percent) / 100 - axis.min)) / (axis.max - axis.min);
+    if (end > 99.9) see(drawing, start, end);
+    else see(drawing, moved(start), moved(end));
+  };
+  // Draws the charts of a report, and fills its tables: once on a page from the disk, at each change on a live page.
+  const show = (report) => {
+    tables.clear();
+    for (const table of report.tables) tables.set(table.id, table);
+    for (const [id, { chart }] of byId) {
+      if (chart.getDom().isConnected) continue;
+      chart.dispose();
+      byId.delete(id);
+    }
+    for (const fresh of report.charts) {
+      if (byId.has(fresh.id)) update(byId.get(fresh.id), fresh);
+      else draw({ ...fresh }, document.getElementById(fresh.id));
+    }
+    for (const details of document.querySelectorAll('details[data-table]')) {
+      if (filled.has(details)) filled.get(details)();
+      else wire(details);
+    }
+  };
   document.addEventListener('click', (event) => {
     const button = event.target.closest('button');
     if (!button) return;
@@ -319,7 +355,7 @@
 
   const redraw = () => {
     known.clear();
-    for (const drawing of drawings) {
+    for (const drawing of byId.values()) {
       const [start, end] = drawing.seen;
       drawing.chart.setOption(option(drawing));
       if (drawing.option.dataZoom) see(drawing, start, end);
@@ -330,11 +366,15 @@
   const redrawAt = (width, isPrint) => {
     document.documentElement.classList.toggle('print', isPrint);
     redraw();
-    for (const { chart } of drawings) {
+    for (const { chart } of byId.values()) {
       chart.resize({ width });
       chart.getZr().refreshImmediately();
     }
   };
   addEventListener('beforeprint', () => redrawAt(PRINT_WIDTH_PX, true));
   addEventListener('afterprint', () => redrawAt('auto', false));
+
+  const data = document.getElementById('report-data');
+  if (data) show(JSON.parse(data.textContent));
+  else globalThis.lakegate = { show };
 })();
