@@ -13,12 +13,17 @@ from pyroaring import BitMap64
 from lakegate.delta import deletion_vectors
 from lakegate.delta.local_files import LocalLog
 from lakegate.errors import Unavailable
-from lakegate.ops.stored_requests import DAY_MS, HOUR_MS, kept
+from lakegate.ops.stored_requests import DAY_MS, HOUR_MS, kept, set_aside
 
 NOW_MS = 1_800_000_000_000
 
 
-def put(table: Path, version: int, *adds: tuple[str, str, list[int], dict[str, object] | None]) -> None:
+def put(
+    table: Path,
+    version: int,
+    *adds: tuple[str, str, list[int], dict[str, object] | None],
+    column: str = "first_seen_ms",
+) -> None:
     """A commit that adds files: name, state, ages of its rows in milliseconds, deletion vector."""
     lines: list[dict[str, object]] = [{"commitInfo": {}}]
     if version == 0:
@@ -26,7 +31,7 @@ def put(table: Path, version: int, *adds: tuple[str, str, list[int], dict[str, o
     for name, state, ages, vector in adds:
         file = table / f"state={state}" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        pyarrow.parquet.write_table(pa.table({"first_seen_ms": [NOW_MS - age for age in ages]}), file)
+        pyarrow.parquet.write_table(pa.table({column: [NOW_MS - age for age in ages]}), file)
         add: dict[str, object] = {"path": f"state={state}/{name}", "partitionValues": {"state": state}, "size": 1}
         lines.append({"add": {**add, **({} if vector is None else {"deletionVector": vector})}})
     log = table / "_delta_log"
@@ -62,6 +67,18 @@ def test_rows_that_a_deletion_vector_hides_do_not_count(tmp_path: Path) -> None:
     (tmp_path / (deletion_vectors.location(beside) or "")).write_bytes(content)
     (waiting,) = kept(LocalLog(tmp_path), NOW_MS)
     assert (waiting.requests, waiting.oldest_ms, waiting.ages["1h"]) == (2, NOW_MS - 2, 2)
+
+
+def test_dead_letters_are_counted_by_age(tmp_path: Path) -> None:
+    """Without those that were sent again or dropped; none where nothing was ever set aside."""
+    assert set_aside(LocalLog(tmp_path), NOW_MS) is None
+    inline = deletion_vectors.write_inline(BitMap64([0]))
+    put(tmp_path, 0, ("a.parquet", "x", [9 * DAY_MS, 2 * HOUR_MS, 1], inline), column="at_ms")
+    found = set_aside(LocalLog(tmp_path), NOW_MS)
+    assert found is not None
+    assert (found.requests, found.oldest_ms, found.ages["1h"], found.ages["1d"]) == (2, NOW_MS - 2 * HOUR_MS, 1, 1)
+    put(tmp_path, 0, ("b.parquet", "x", [], None), column="at_ms")
+    assert set_aside(LocalLog(tmp_path), NOW_MS) is None
 
 
 def test_a_missing_table_keeps_nothing_and_a_missing_file_is_reported(tmp_path: Path) -> None:

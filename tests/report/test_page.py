@@ -13,22 +13,12 @@ import pytest
 from lakegate.report import facts
 from lakegate.report.data import CommitRow, Outcome, ReportData
 from lakegate.report.html_file import render
+from tests.report.browser import chromium
 from tests.report.sample import LOCK, TABLE, sample
 
 pytestmark = pytest.mark.browser
 
 playwright = pytest.importorskip("playwright.sync_api")
-
-CHROMIUM = "/usr/bin/chromium"
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 DATA = sample(3)
 TURNS = facts.in_order(DATA.turns)
@@ -92,10 +82,8 @@ class Opened:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Starts one Chromium for the module."""
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture

@@ -116,11 +116,11 @@ def content(state: LiveState, turns: str) -> str:
         state: The state.
         turns: The sections of `turns_drawn`.
     """
-    notes = "".join(f'<p class="bad">{escape(_cut(note))}</p>' for note in state.notes)
+    notes = "".join(f'<p class="bad">{_text(note)}</p>' for note in state.notes)
     now = "".join(_lock(place, lock, state.at_ms) for place, lock in enumerate(state.locks))
     head = f"""<header>
 <p class="made">Lakegate, live · {words.day(state.at_ms)}, {words.clock(state.at_ms).partition(".")[0]} UTC</p>
-<h1>{escape(_cut(state.pipeline))}</h1>
+<h1>{_text(state.pipeline)}</h1>
 <p class="headline">{escape(_headline(state.locks))}</p>{notes}
 </header>
 <main>
@@ -133,6 +133,10 @@ def content(state: LiveState, turns: str) -> str:
         _statements(state.commits, state.at_ms),
     )
     return printable(f"{head}{''.join(sections)}</main>")
+
+
+def _text(text: str) -> str:
+    return escape(_cut(text))
 
 
 def _cut(text: str) -> str:
@@ -163,18 +167,18 @@ def _lock(place: int, lock: LockStatus, at_ms: int) -> str:
             else ' <b class="bad">Its process is gone: the next job that asks closes the turn, and nothing is lost.</b>'
         )
         holder = (
-            f'<p class="holder"><b>{escape(_cut(held.job))}</b> has had the turn for {words.span(at_ms - held.since_ms)} '
-            f"(epoch {held.epoch}, {batch}, pid {held.pid} on {escape(_cut(held.host))}).{dead}</p>"
+            f'<p class="holder"><b>{_text(held.job)}</b> has had the turn for {words.span(max(0, at_ms - held.since_ms))} '
+            f"(epoch {held.epoch}, {batch}, pid {held.pid} on {_text(held.host)}).{dead}</p>"
         )
     after = "next" if held is None else "next, if the turn ends now"
-    following = "" if lock.next is None else f"<p>Comes {after}: <b>{escape(_cut(lock.next))}</b></p>"
+    following = "" if lock.next is None else f"<p>Comes {after}: <b>{_text(lock.next)}</b></p>"
     rows = [
-        (one.job, words.span(max(0, at_ms - one.asked_at_ms)), _cut(one.reason))
+        (one.job, words.span(max(0, at_ms - one.asked_at_ms)), one.reason)
         for one in sorted(lock.queue, key=lambda one: (one.job != lock.next, one.asked_at_ms))
     ]
     queue = _grid(f"queue-{place}", "Waiting jobs", ("Waits", "For", "Why"), rows) if rows else "<p>No job waits.</p>"
     doubt = "".join(
-        f"<p>In doubt: {escape(_cut(token))} of epoch {epoch}; the next turn refuses what may still come of it.</p>"
+        f"<p>In doubt: {_text(token)} of epoch {epoch}; the next turn refuses what may still come of it.</p>"
         for token, epoch in lock.in_doubt
     )
     jobs = _grid(
@@ -184,13 +188,13 @@ def _lock(place: int, lock: LockStatus, at_ms: int) -> str:
         [_job(job, at_ms) for job in lock.jobs],
         numeric=(3,),
     )
-    return f"<h3>Lock {escape(_cut(lock.lock))}</h3>{holder}{following}{queue}{doubt}{jobs}"
+    return f"<h3>Lock {_text(lock.lock)}</h3>{holder}{following}{queue}{doubt}{jobs}"
 
 
 def _job(job: JobStatus, at_ms: int) -> tuple[str, ...]:
     state = "running" if job.is_alive else "not running"
     if job.paused is not None:
-        state = _cut(f"{job.paused}, for {words.span(max(0, at_ms - (job.paused_since_ms or at_ms)))}")
+        state = f"{_cut(job.paused)}, for {words.span(max(0, at_ms - (job.paused_since_ms or at_ms)))}"
     elif job.idle_since_ms is not None:
         state += f", idle for {words.span(max(0, at_ms - job.idle_since_ms))}"
     due = words.NOTHING
@@ -226,7 +230,7 @@ def _behind(state: LiveState) -> str:
     streams = _answered(
         (state.lags, state.sources),
         state.at_ms,
-        _grid("sources", "Streams", ("Stream", "Not read yet"), [(job, _cut(text)) for job, text in rows])
+        _grid("sources", "Streams", ("Stream", "Not read yet"), rows)
         if rows
         else "<p>No stream is known to have left anything unread.</p>",
     )
@@ -244,7 +248,7 @@ def _behind(state: LiveState) -> str:
                 )
             ),
             words.count(one.dead_rows),
-            _cut(one.note or words.NOTHING),
+            one.note or words.NOTHING,
         )
         for one in state.delays.rows
     ]
@@ -261,7 +265,7 @@ def _kept(kept: Answer[KeptStatus], at_ms: int) -> str:
         for one in job.kept:
             ages = [words.count(number) if number else words.NOTHING for number in one.ages.values()]
             rows.append((job.job, one.state, words.count(one.requests), *ages, _ago(one.oldest_ms, at_ms)))
-        rows += [(job.job, _cut(job.note), *[words.NOTHING] * (len(names) + 2))] if job.note is not None else []
+        rows += [(job.job, job.note, *[words.NOTHING] * (len(names) + 2))] if job.note is not None else []
     headings = ("Stream", "State", "Number", *names, "The oldest")
     numeric = tuple(range(2, 3 + len(names)))
     table = (
@@ -297,7 +301,7 @@ def _answered(answers: Sequence[Answer[Any]], at_ms: int, body: str) -> str:
     times = [answer.at_ms for answer in answers if answer.at_ms is not None]
     if len(times) < len(answers):
         return '<p class="age">Being asked …</p>'
-    notes = "".join(f'<p class="bad">{escape(_cut(one.note))}</p>' for one in answers if one.note is not None)
+    notes = "".join(f'<p class="bad">{_text(one.note)}</p>' for one in answers if one.note is not None)
     return f'{body}{notes}<p class="age">As of {words.span(max(0, at_ms - min(times)))} ago.</p>'
 
 
@@ -308,5 +312,6 @@ def _ago(then_ms: int | None, at_ms: int) -> str:
 def _grid(
     table_id: str, label: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()
 ) -> str:
+    rows = [[_cut(cell) for cell in row] for row in rows]
     table = ReportTable(id=table_id, caption=label, headings=headings, rows=rows, numeric=numeric)
     return parts.scrolling(parts.grid(table), label)
