@@ -44,7 +44,7 @@ T = TypeVar("T")
 PACE_S = 1.0
 ANSWER_PACE_S = 10.0
 """Sources, targets and tables are asked less often: an answer may take seconds."""
-SHARE_MAX = 0.1
+SHARE_MAX = 0.25
 """The largest part of the time that one reader may spend reading."""
 COMMITS_MAX = 100
 """Commits of each table that are read."""
@@ -212,12 +212,13 @@ def application(pipeline: Pipeline, *, address: str, token: str) -> Starlette:
 
     async def answer(request: Request) -> Response:
         path = request.path_params["path"]
+        given, place = path[: len(prefix)], path[len(prefix) :]
         if not is_known(request.headers.get("host", ""), address):
             return PlainTextResponse("This name is not the server's.\n", 421, headers=HEADERS)
-        if secrets.compare_digest(path[: len(prefix)].encode(), prefix.encode()):
-            if path == prefix:
+        if secrets.compare_digest(given.encode(), prefix.encode()):
+            if not place:
                 return HTMLResponse(page, headers=HEADERS)
-            if path == f"{prefix}state":
+            if place == "state":
                 charts = request.query_params.get("charts", "")
                 state = await asyncio.get_running_loop().run_in_executor(one, reader.answer, charts)
                 return Response(state, media_type="application/json", headers=HEADERS)
