@@ -102,7 +102,7 @@ class Reader:
         self._store: TurnStore | None = None
         self._locks: list[LockStatus] = []
         self._sizes: object = None
-        self._turns, self._known = live.last_turns(())
+        self._turns, self._cut = live.last_turns(())
         self._drawn: tuple[str, str, str] | None = None
         self._lags = Question(lambda: inspection.lags_of(pipeline))
         self._sources = Question(lambda: inspection.sources_of(pipeline))
@@ -142,7 +142,7 @@ class Reader:
             at_ms=_now_ms(),
             locks=self._locks,
             turns=self._turns,
-            known=self._known,
+            cut=self._cut,
             notes=notes,
             lags=self._lags.latest(),
             sources=self._sources.latest(),
@@ -169,8 +169,8 @@ class Reader:
     def _read_turns(self) -> None:
         sizes = inspection.ledger_sizes(self._pipeline)
         if sizes is None or sizes != self._sizes:
-            rows = inspection.turns_of(self._pipeline)
-            self._turns, self._known = live.last_turns(map(TurnRow.from_event, rows))
+            rows = inspection.last_turns_of(self._pipeline, live.TURNS_MAX + 1)
+            self._turns, self._cut = live.last_turns(map(TurnRow.from_event, rows))
             self._sizes, self._drawn = sizes, None
 
     def _read_commits(self) -> list[CommitRow]:

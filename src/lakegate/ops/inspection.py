@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -677,6 +678,12 @@ def actions_of(pipeline: Pipeline) -> list[PersonActed]:
 def turns_of(pipeline: Pipeline) -> Iterator[TurnEnded]:
     """Yields the turns of every lock, the last one first."""
     return newest_first(pipeline.storage)
+
+
+def last_turns_of(pipeline: Pipeline, turns_max: int) -> list[TurnEnded]:
+    """Returns the last turns of each lock of the file, by lock, the last one first."""
+    locks = dict.fromkeys(table.lock for table in pipeline.tables.values())
+    return [row for lock in locks for row in islice(newest_first(pipeline.storage, lock), turns_max)]
 
 
 def totals_of(pipeline: Pipeline) -> Totals:

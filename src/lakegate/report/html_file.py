@@ -157,7 +157,7 @@ def document(*, title: str, body: str, scripts: Sequence[str], style: str, polic
 
 
 def turns_section(
-    locks: Mapping[str, Sequence[TurnRow]], shown: Shown, *, has_day: bool, known: Mapping[str, int] | None = None
+    locks: Mapping[str, Sequence[TurnRow]], shown: Shown, *, has_day: bool, cut: Collection[str] = ()
 ) -> str:
     """Returns the timeline of each lock, with its table.
 
@@ -165,13 +165,13 @@ def turns_section(
         locks: Lock → its turns, as `facts.by_lock`.
         shown: Takes the charts and tables.
         has_day: Times are shown with their day.
-        known: Lock → number of all its turns, if `locks` has only the last ones.
+        cut: The locks that have earlier turns, too.
     """
     if not locks:
         return parts.section("turns", "Turns", "<p>The ledger has no turn yet.</p>")
     blocks = [_outcome_legend(locks)]
     for place, (lock, turns) in enumerate(locks.items()):
-        number = len(turns) if known is None else known[lock]
+        number = f"The last {len(turns):,} turns" if lock in cut else f"All {words.counted(len(turns), 'turn')}"
         table = _turn_table(f"turn-table-{place}", lock, turns, number, has_day=has_day)
         chart = charts.timeline(f"timeline-{place}", lock, turns, table_id=table.id)
         shown.add(chart, table)
@@ -196,11 +196,8 @@ def _outcome_legend(locks: Mapping[str, Sequence[TurnRow]]) -> str:
     return parts.legend(entries)
 
 
-def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], known: int, *, has_day: bool) -> ReportTable:
+def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], number: str, *, has_day: bool) -> ReportTable:
     held = facts.holds(turns)
-    number = (
-        f"All {words.counted(known, 'turn')}" if known == len(turns) else f"The last {len(turns):,} of {known:,} turns"
-    )
     return ReportTable(
         id=table_id,
         caption=f"{number} on {lock}, as they came. Times are UTC. "

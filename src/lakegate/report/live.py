@@ -6,7 +6,7 @@ Rules for editors: nothing here reads or waits. A figure that is unknown is show
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -59,8 +59,8 @@ class LiveState:
     locks: Sequence[LockStatus]
     turns: Mapping[str, Sequence[TurnRow]]
     """Lock → its last turns, as `last_turns`."""
-    known: Mapping[str, int]
-    """Lock → the number of all its turns in the ledger."""
+    cut: Collection[str]
+    """The locks that have earlier turns, too."""
     notes: Sequence[str]
     """Why a part of the state is older than `at_ms`."""
     lags: Answer[LagStatus]
@@ -85,10 +85,12 @@ def page(pipeline: str) -> str:
     )
 
 
-def last_turns(turns: Iterable[TurnRow]) -> tuple[dict[str, list[TurnRow]], dict[str, int]]:
-    """Returns lock → its last `TURNS_MAX` turns, in order; and lock → the number of all its turns."""
+def last_turns(turns: Iterable[TurnRow]) -> tuple[dict[str, list[TurnRow]], set[str]]:
+    """Returns lock → its last `TURNS_MAX` turns, in order; and the locks that have more."""
     locks = facts.by_lock(turns)
-    return {lock: rows[-TURNS_MAX:] for lock, rows in locks.items()}, {lock: len(rows) for lock, rows in locks.items()}
+    return {lock: rows[-TURNS_MAX:] for lock, rows in locks.items()}, {
+        lock for lock, rows in locks.items() if len(rows) > TURNS_MAX
+    }
 
 
 def turns_drawn(state: LiveState) -> tuple[str, Shown]:
@@ -96,7 +98,7 @@ def turns_drawn(state: LiveState) -> tuple[str, Shown]:
     noted = [instant for rows in state.turns.values() for instant in facts.instants(rows)]
     has_day = bool(noted) and not words.is_one_day(min(noted), max(noted))
     shown = Shown()
-    section = turns_section(state.turns, shown, has_day=has_day, known=state.known)
+    section = turns_section(state.turns, shown, has_day=has_day, cut=state.cut)
     short = {lock: [_short(turn) for turn in rows] for lock, rows in state.turns.items()}
     table, number = unusual(short, ADVICE, rows_max=ERRORS_MAX, has_day=has_day, is_newest_first=True, advice=ADVICE)
     said = f"Of the turns in the timeline, {number:,} failed, gave up, were lost or fenced"
