@@ -56,14 +56,14 @@ def _first_seen(log: LocalLog, file: LiveFile) -> list[int]:
 
     try:
         rows = pyarrow.parquet.read_table(log.table / file.path, columns=["first_seen_ms"], partitioning=None)
-        gone = _gone(log, file)
+        gone = hidden_rows(log, file)
     except OSError as error:
         raise Unavailable(f"a file of the requests cannot be read: {error}", path=log.table / file.path) from error
     times = rows.column("first_seen_ms").to_pylist()
     return [int(time) for index, time in enumerate(times) if index not in gone and time is not None]
 
 
-def _gone(log: LocalLog, file: LiveFile) -> frozenset[int]:
+def hidden_rows(log: LocalLog, file: LiveFile) -> frozenset[int]:
     """Returns the rows of the file that a deletion vector hides."""
     if file.vector is None:
         return frozenset()
