@@ -94,7 +94,7 @@ def test_what_is_found_is_exit_status_4_and_in_the_document(table: Written) -> N
 
 
 def test_a_folder_with_certificates_of_another_table_is_refused(table: Written, tmp_path: Path) -> None:
-    """Two chains in one folder could not be told apart."""
+    """Two chains in one folder would be mixed up."""
     chain(table, 1)
     other = made(tmp_path / "other")
     ran = lakegate("erasure", "certify", "--table", other.root, "--person", "person=bob", "--out", "out")
