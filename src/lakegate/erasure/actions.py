@@ -14,8 +14,8 @@ from lakegate.erasure.persons import Persons
 
 STATISTICS = ("minValues", "maxValues")
 PARTITION = ("partitionValues", "partitionValues_parsed")
-NUMBERS_ONLY = ("operationMetrics", "nullCount", "tags")
-"""Objects of actions whose texts are counts and settings of the writer."""
+NUMBERS_ONLY = "operationMetrics"
+"""The object of a commit whose texts are counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def named_in(action: Mapping[str, Any], persons: Persons, *, is_strict: bool = T
 
 def _hits(value: Any, keys: tuple[str, ...], persons: Persons, is_strict: bool) -> Iterator[tuple[str, str, int]]:
     for path, leaf in leaves(value, keys):
-        if any(key in NUMBERS_ONLY for key in path):
+        if NUMBERS_ONLY in path:
             continue
         where, names = _place(path, persons, is_strict)
         if names is not None:

@@ -87,7 +87,6 @@ class Certificate:
     looked_at: tuple[LookedAt, ...]
     found: tuple[Found, ...]
     not_looked_at: tuple[NotLookedAt, ...]
-    notes: tuple[str, ...]
     previous: str | None
     """The hash of the previous certificate of the table; None for the first."""
 
@@ -125,7 +124,7 @@ def from_json(text: str) -> Certificate:
             "found": tuple(checked(Found(**one)) for one in _each(data, "found", "persons")),
             "not_looked_at": tuple(checked(NotLookedAt(**one)) for one in _each(data, "not_looked_at")),
             "columns": {name: listed(names) for name, names in data["columns"].items()},
-            **{name: listed(data[name]) for name in ("persons", "notes")},
+            "persons": listed(data["persons"]),
         }
         certificate = checked(Certificate(**{**data, **parts}))
     except (TypeError, KeyError, AttributeError) as error:

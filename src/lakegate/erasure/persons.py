@@ -167,15 +167,26 @@ class Persons:
             return named
         return {(number, name) for number, name in named if any(one in text for one in self.columns[name].names)}
 
+    def in_partition(self, partition: Mapping[str, str | None]) -> set[tuple[int, str]]:
+        """Returns person and column for each value of a partition, by physical names of its columns."""
+        return {
+            (number, name)
+            for name, column in self.columns.items()
+            for physical, value in partition.items()
+            if (physical.lower(),) in column.paths
+            for number in self.with_value(name, value)
+        }
+
     def in_path(self, path: str) -> set[tuple[int, str]]:
         """Returns person and column for each value in the path of a file: as a partition, or as words."""
         found: set[tuple[int, str]] = set()
         for segment in path.split("/"):
             name, value = self._partition(segment)
-            if name is not None:
-                found |= {(number, name) for number in self.with_value(name, value)}
-            else:
-                found |= self.in_text(decoded(decoded(segment)))
+            for form in {value, decoded(value), decoded(decoded(value))}:  # on disk escaped once, in the log twice
+                if name is None:
+                    found |= self.in_text(form)
+                else:
+                    found |= {(number, name) for number in self.with_value(name, form)}
         return found
 
     def masked(self, path: str) -> str:
@@ -184,19 +195,19 @@ class Persons:
 
     def _masked(self, segment: str) -> str:
         name, value = self._partition(segment)
-        if name is None and not self.in_text(decoded(decoded(segment))):
+        if name is None and not self.in_path(segment):
             return segment
-        digest = hashlib.sha256(f"{self.salt}{value or segment}".encode()).hexdigest()[:12]
+        digest = hashlib.sha256(f"{self.salt}{value}".encode()).hexdigest()[:12]
         return f"{segment.partition('=')[0]}=#{digest}" if name is not None else f"#{digest}"
 
-    def _partition(self, segment: str) -> tuple[str | None, str | None]:
-        """Returns the key column and the value of a partition's folder."""
-        folder, is_partition, value = segment.partition("=")
-        if is_partition:
-            for name, column in self.columns.items():
-                if decoded(folder).lower() in column.lower_names:
-                    return name, decoded(decoded(value))
-        return None, None
+    def _partition(self, segment: str) -> tuple[str | None, str]:
+        """Returns the key column and the value of a partition's folder; of another segment all of it."""
+        folder, _, value = segment.partition("=")
+        known = (
+            name for name, column in self.columns.items() if value and decoded(folder).lower() in column.lower_names
+        )
+        name = next(known, None)
+        return name, segment if name is None else value
 
     def whole(self, found: Iterable[tuple[int, str]]) -> set[int]:
         """Returns the persons of which every column was found."""

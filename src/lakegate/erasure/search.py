@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -26,7 +26,10 @@ BLOCK = 4 << 20
 OVERLAP = 64 << 10
 """A value that is longer than this may be missed where two blocks of a text meet."""
 PATTERNS_MAX = 200
-PARQUET, ENCRYPTED = b"PAR1", b"PARE"
+MAGIC = (b"PAR1", b"PARE")
+"""The first bytes of a Parquet file, and of one with an encrypted footer."""
+OF_LOGS = (".json", ".parquet", ".crc", "_last_checkpoint")
+"""Ends of the names of files in a log that hold actions, or facts in JSON."""
 COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -54,7 +57,6 @@ class Hit:
 class Searched:
     """The result of the search of one file."""
 
-    kind: str = "text"
     columns: list[str] = field(default_factory=list)
     rows: int = 0
     row_groups: int = 0
@@ -76,12 +78,15 @@ class _Leaf:
     """One value a row."""
 
 
-def data_file(file: Any, persons: Persons, *, is_own: bool, anywhere: bool) -> Searched:
+def data_file(
+    file: Any, persons: Persons, given: Set[tuple[int, str]] = frozenset(), *, is_own: bool, anywhere: bool
+) -> Searched:
     """Searches a Parquet file of data.
 
     Args:
         file: Open for reading, seekable.
         persons: The persons.
+        given: Person and column of values that all rows have, by the file's partition.
         is_own: It is a file of the table: key columns are found by their path, otherwise by the name of the field.
         anywhere: Also look for the values in the text of all other columns.
 
@@ -90,14 +95,16 @@ def data_file(file: Any, persons: Persons, *, is_own: bool, anywhere: bool) -> S
     """
     try:
         parquet = pq.ParquetFile(file)
-        found = Searched(kind="parquet", rows=parquet.metadata.num_rows, row_groups=parquet.metadata.num_row_groups)
+        found = Searched(rows=parquet.metadata.num_rows, row_groups=parquet.metadata.num_row_groups)
         leaves = list(_leaves(parquet.schema_arrow))
         keys = [(leaf, name) for leaf in leaves for name in _names(leaf.path, persons, is_own=is_own)]
         texts = [
             leaf for leaf in leaves if anywhere and _is_text(leaf.type) and not any(leaf is key for key, _ in keys)
         ]
+        if any(_kind_of(leaf.type) is None for leaf, _ in keys):
+            raise NotLookedAt("a key column has a type that is not known here")
         found.columns = sorted({".".join(leaf.path) for leaf in [*(leaf for leaf, _ in keys), *texts]})
-        search = _Search(keys, texts, persons)
+        search = _Search(keys, texts, persons, given, found.rows)
         first = 0
         for group in range(found.row_groups):
             statistics = parquet.metadata.row_group(group)
@@ -138,11 +145,20 @@ def _names(path: Path, persons: Persons, *, is_own: bool) -> list[str]:
 class _Search:
     """The state of one file's search."""
 
-    def __init__(self, keys: Sequence[tuple[_Leaf, str]], texts: Sequence[_Leaf], persons: Persons) -> None:
+    def __init__(
+        self,
+        keys: Sequence[tuple[_Leaf, str]],
+        texts: Sequence[_Leaf],
+        persons: Persons,
+        given: Set[tuple[int, str]],
+        rows: int,
+    ) -> None:
         self._keys, self._texts, self._persons = keys, texts, persons
         self._values = [_values(persons, name, leaf.type) for leaf, name in keys]
         self._patterns = _patterns(persons) if texts else []
-        self._rows: dict[tuple[str, int], set[int]] = {}
+        self._given = given
+        # Column and person → rows; a partition is a column of all rows.
+        self._rows = {("partition", number): set(range(rows)) for number in persons.whole(given)}
 
     def wanted(self, group: Any) -> set[str]:
         """Returns the columns to read of a row group; none if its statistics exclude every person."""
@@ -169,9 +185,9 @@ class _Search:
 
     def _add(self, in_row: dict[tuple[int, str], dict[int, str]], first: int) -> None:
         for number in {number for number, _ in in_row}:
-            columns = [in_row.get((number, name)) for name, _ in self._persons.all[number].values]
-            known = [one for one in columns if one is not None]
-            if len(known) < len(columns):
+            needed = [name for name, _ in self._persons.all[number].values if (number, name) not in self._given]
+            known = [in_row[number, name] for name in needed if (number, name) in in_row]
+            if len(known) < len(needed) or not known:
                 continue
             for row in set.intersection(*(set(one) for one in known)):
                 label = ", ".join(sorted({one[row] for one in known}))
@@ -181,7 +197,7 @@ class _Search:
         array, rows = leaf.get(batch)
         for pattern in self._patterns:
             for text, row in _selected(array, rows, pc.match_substring_regex(array, pattern)):
-                for number in self._persons.whole(self._persons.in_text(f"{text} {leaf.path[-1]}")):
+                for number in self._persons.whole(self._persons.in_text(text)):
                     self._rows.setdefault((".".join(leaf.path), number), set()).add(first + row)
 
     def hits(self) -> list[Hit]:
@@ -211,7 +227,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def kind_of(kind: pa.DataType) -> Kind | None:
+def _kind_of(kind: pa.DataType) -> Kind | None:
     """Returns how values of an Arrow type are compared; None if it has no plain values."""
     types = pa.types
     tests: Sequence[tuple[Callable[[pa.DataType], bool], Kind]] = (
@@ -230,7 +246,7 @@ def kind_of(kind: pa.DataType) -> Kind | None:
 def _values(persons: Persons, name: str, kind: pa.DataType) -> dict[Any, set[int]]:
     """Returns the persons by their value in a column of the type, as Arrow gives it back."""
     found: dict[Any, set[int]] = {}
-    plain = kind_of(kind)
+    plain = _kind_of(kind)
     for number, person in enumerate(persons.all):
         for column, text in person.values:
             value = typed(text, plain) if column == name and plain is not None else None
@@ -264,10 +280,10 @@ def _may_hold(group: Any, leaf: _Leaf, values: Sequence[Any]) -> bool:
             statistics = column.statistics
             if statistics is None or not statistics.has_min_max:
                 return True
-            least, most = statistics.min, statistics.max
             try:
-                return any(_comparable(least) <= _comparable(value) <= _comparable(most) for value in values)
-            except TypeError:
+                least, most = _comparable(statistics.min), _comparable(statistics.max)
+                return any(least <= _comparable(value) <= most for value in values)
+            except (TypeError, ValueError):  # a text that was shortened within a character
                 return True
     return True
 
@@ -361,7 +377,7 @@ def log_file(file: Any, persons: Persons, *, is_parquet: bool, is_own: bool) -> 
     Raises:
         NotLookedAt: It is damaged.
     """
-    found = Searched(kind="log")
+    found = Searched()
     for action in log_actions(file, is_parquet=is_parquet):
         found.named += named_in(action, persons, is_strict=is_own)
     return found

@@ -30,6 +30,7 @@ class Place:
         """
         from pyarrow import fs
 
+        self.settings = settings
         path = local_path(location)
         self.is_s3 = path is None
         self.location = location.rstrip("/") if path is None else str(path.absolute())
