@@ -59,13 +59,13 @@ def made(table: str, rows: int) -> None:
         live = copies
 
 
-def measured(arguments: list[str]) -> tuple[float, int]:
-    """Returns the time of a process in milliseconds, and its peak memory in KiB."""
+def measured(arguments: list[str]) -> tuple[float, float, int]:
+    """Returns the time of a process and its processor time in milliseconds, and its peak memory in KiB."""
     begun = time.perf_counter()
     pid = os.posix_spawn(sys.executable, [sys.executable, *arguments], os.environ)
     _, status, used = os.wait4(pid, 0)
     assert status == 0, status
-    return (time.perf_counter() - begun) * 1000, used.ru_maxrss
+    return (time.perf_counter() - begun) * 1000, (used.ru_utime + used.ru_stime) * 1000, used.ru_maxrss
 
 
 def main() -> None:
@@ -82,15 +82,18 @@ def main() -> None:
             "certify_anywhere": [*certify, "--anywhere", "--out", f"{folder}/out"],
             "pyarrow_scan_of_all_versions": ["-c", SCAN, table, person, str(FILES - 1), str(FILES + VERSIONS - 1)],
         }
-        result: dict[str, tuple[list[float], int]] = {}
+        result: dict[str, list[tuple[float, float, int]]] = {}
         for name, arguments in ways.items():
-            samples = [measured(arguments) for _ in range(SAMPLES)]
-            result[name] = [ms for ms, _ in samples], max(kib for _, kib in samples)
+            result[name] = [measured(arguments) for _ in range(SAMPLES)]
         from benchmarks.measure import figures, write  # with it comes Spark
 
         size = sum(one.stat().st_size for one in files)
-        ways_ms = {name: {"ms": figures(ms), "peak_mib": kib // 1024} for name, (ms, kib) in result.items()}
-        write("erasure", {"machine": machine(), "rows": rows, "files": len(files), "bytes": size, "ways": ways_ms})
+        figured = {
+            name: {"ms": figures(ms), "cpu_ms": figures(cpu_ms), "peak_mib": max(kib) // 1024}
+            for name, samples in result.items()
+            for ms, cpu_ms, kib in [zip(*samples, strict=True)]
+        }
+        write("erasure", {"machine": machine(), "rows": rows, "files": len(files), "bytes": size, "ways": figured})
 
 
 if __name__ == "__main__":

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import lakegate as lg
+from lakegate.config.build import files
 from lakegate.erasure.certificate import Certificate
-from lakegate.ops.certify import Question, certify, person
+from lakegate.erasure.persons import Person
+from lakegate.ops.certify import Question, certify, person, persons_of
 
 
 def places(certificate: Certificate) -> set[tuple[str, str]]:
@@ -57,3 +60,29 @@ def test_a_person_is_found_in_all_that_delta_writes_until_it_is_purged(
     assert {place for place, _ in places(after)} <= {"commit", "checkpoint", "log"}
 
     assert certify(Question(table=path, persons=(person("human=nobody"),))).verdict == "clean"
+
+
+def test_the_erasures_of_a_stream_are_certified(session: SparkSession, tmp_path: Path) -> None:
+    """From its own request table; which names the person, as does the file that the erasure left; ledger and checkpoint do not."""
+    rows = session.createDataFrame([("1", "ada"), ("2", "bob")], "id string, person string").coalesce(1)
+    rows.write.parquet(str(tmp_path / "in"))
+    session.createDataFrame([("bob",)], "person string").write.parquet(str(tmp_path / "delete"))
+    pipeline = lg.Pipeline("people", storage=str(tmp_path / "_lakegate"))
+    table = pipeline.table("people", path=str(tmp_path / "people"))
+    table.append(name="Ingestion", source=files(str(tmp_path / "in")))
+    table.erase(name="TTL", after="Ingestion", source=files(str(tmp_path / "delete")), match={"person": "person"})
+    pipeline.run(until_idle=True, spark=session)
+    persons = persons_of(pipeline.build(base_dir=str(tmp_path)), "TTL")
+    assert persons == (Person((("person", "bob"),)),)
+    question = Question(table=str(tmp_path / "people"), persons=persons, storage=str(tmp_path / "_lakegate"))
+    certificate = certify(question)
+    assert certificate.not_looked_at == ()
+    assert {one.place for one in certificate.found if one.where == "rows"} <= {
+        "hidden",
+        "old version",
+        "requests of TTL",
+    }
+    assert {"requests of TTL"} < {one.place for one in certificate.found}
+    assert not any(
+        "ledger" in one.place or "checkpoint" in one.place for one in certificate.found if "_lakegate" in one.path
+    )

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 erasure = typer.Typer(help="Certificates of physical erasure.", no_args_is_help=True)
 app.add_typer(erasure, name="erasure")
 
-ADVICE = "Look at `found` and `not_looked_at` of the certificate"
+SHOWN_MAX = 100
+"""More places are in the certificate."""
 
 
 @erasure.command("certify")
@@ -149,13 +150,15 @@ def _show(file: Path, made: Certificate, output: Output) -> None:
         "bold",
     )
     if made.found:
-        table(
-            ("place", "where", "column", "rows", "gone by", "path"),
-            [
-                (one.place, one.where, one.column, str(one.rows), words.clock(one.gone_at_ms, has_day=True), one.path)
-                for one in made.found
-            ],
-        )
-    for one in made.not_looked_at:
-        say(f"not looked at: {one.path}: {one.reason}")
+        cells = [
+            (one.place, one.where, one.column, str(one.rows), words.clock(one.gone_at_ms, has_day=True), one.path)
+            for one in made.found[:SHOWN_MAX]
+        ]
+        table(("place", "where", "column", "rows", "may be gone from", "path"), cells)
+    if len(made.found) > SHOWN_MAX:
+        say(f"and {len(made.found) - SHOWN_MAX} more places, in the certificate")
+    for unseen in made.not_looked_at[:SHOWN_MAX]:
+        say(f"not looked at: {unseen.path}: {unseen.reason}")
+    if len(made.not_looked_at) > SHOWN_MAX:
+        say(f"and {len(made.not_looked_at) - SHOWN_MAX} more that were not looked at")
     say(str(file))

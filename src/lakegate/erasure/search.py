@@ -282,7 +282,8 @@ def _may_hold(group: Any, leaf: _Leaf, values: Sequence[Any]) -> bool:
                 return True
             try:
                 least, most = _comparable(statistics.min), _comparable(statistics.max)
-                return any(least <= _comparable(value) <= most for value in values)
+                # A bound that is NaN, as of old writers, excludes nothing.
+                return least != least or most != most or any(least <= _comparable(value) <= most for value in values)
             except (TypeError, ValueError):  # a text that was shortened within a character
                 return True
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
@@ -9,6 +10,8 @@ from lakegate.erasure.certificate import Certificate
 from lakegate.report import parts, words
 from lakegate.report.parts import ReportTable
 
+LISTED_MAX = 1000
+"""More files than these are in the JSON file alone."""
 MEANINGS = {
     "clean": "Nothing of these persons was found, and everything was looked at.",
     "found": "Values of these persons were found.",
@@ -24,9 +27,9 @@ def render(certificate: Certificate) -> str:
         parts.section(anchor, heading, parts.scrolling(parts.grid(table), heading))
         for anchor, heading, table in (
             ("facts", "Facts", _facts(certificate)),
-            ("found", "Found", _found(certificate)),
+            ("found", _heading("Found", certificate.found), _found(certificate)),
             ("not-looked-at", "Not looked at", _not_looked_at(certificate)),
-            ("looked-at", "Looked at", _looked_at(certificate)),
+            ("looked-at", _heading("Looked at", certificate.looked_at), _looked_at(certificate)),
         )
         if table.rows
     )
@@ -57,6 +60,10 @@ def render(certificate: Certificate) -> str:
 """
 
 
+def _heading(text: str, rows: Sequence[object]) -> str:
+    return text if len(rows) <= LISTED_MAX else f"{text}: the first {LISTED_MAX:,} of {len(rows):,}"
+
+
 def _facts(certificate: Certificate) -> ReportTable:
     earliest = certificate.earliest_version
     columns = "; ".join(f"{name} (in files: {', '.join(names)})" for name, names in certificate.columns.items())
@@ -78,7 +85,7 @@ def _facts(certificate: Certificate) -> ReportTable:
 def _found(certificate: Certificate) -> ReportTable:
     rows = [
         (one.place, one.where, one.column, str(one.rows), words.clock(one.gone_at_ms, has_day=True), one.by, one.path)
-        for one in certificate.found
+        for one in certificate.found[:LISTED_MAX]
     ]
     headings = ("Place", "Where", "Column", "Rows", "May be gone from", "By", "Path")
     return ReportTable(id="found-table", caption="Found", headings=headings, rows=rows, numeric=(3,))
@@ -99,7 +106,7 @@ def _looked_at(certificate: Certificate) -> ReportTable:
             one.sha256,
             one.path,
         )
-        for one in certificate.looked_at
+        for one in certificate.looked_at[:LISTED_MAX]
     ]
     headings = ("Place", "Bytes", "Columns", "Row groups read", "SHA-256", "Path")
     return ReportTable(id="looked-at-table", caption="Looked at", headings=headings, rows=rows, numeric=(1,))
