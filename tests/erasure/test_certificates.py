@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyroaring import BitMap64
 
+from lakegate.delta import deletion_vectors
 from tests.cli.command import lakegate
 from tests.erasure.written import FIELDS, Written, made, people
 
@@ -118,12 +121,15 @@ def test_either_persons_or_requests_are_needed(table: Written, more: list[str]) 
 KEY = pa.struct([("person", pa.string())])
 
 
-def requested(root: Path, *keys: str | None, state: str = "applied", op: str = "erase") -> Written:
+def requested(
+    root: Path, *keys: str | None, state: str = "applied", op: str = "erase", hidden: tuple[int, ...] = ()
+) -> Written:
     """The request table of `Gone`, with erasures."""
     requests = Written(root / "_lakegate" / "requests" / "Gone")
     requests.define(("op", "string", {}), ("state", "string", {}), partition_by=("state",))
     rows = pa.table({"key": pa.array([{"person": key} for key in keys], KEY), "op": [op] * len(keys)})
-    requests.commit(requests.add("state=x/r.parquet", rows, partitionValues={"state": state}))
+    vector = {"deletionVector": deletion_vectors.write_inline(BitMap64(hidden))} if hidden else {}
+    requests.commit(requests.add("state=x/r.parquet", rows, partitionValues={"state": state}, **vector))
     return requests
 
 
@@ -181,10 +187,11 @@ def test_a_person_is_found_in_the_storage_of_the_pipeline(table: Written, plant:
         ([None], {}, "key is NULL"),
         (["bob"], {"op": "lift"}, "no erasure of the stream is in force"),
         (["bob"], {"state": "dead"}, "no erasure of the stream is in force"),
+        (["bob"], {"hidden": (0,)}, "no erasure of the stream is in force"),
     ],
 )
 def test_requests_that_name_nobody_are_refused(
-    table: Written, keys: list[str | None], more: dict[str, str], message: str
+    table: Written, keys: list[str | None], more: dict[str, Any], message: str
 ) -> None:
     """A lifted or dead erasure proves nothing, and NULL is nobody's key."""
     Path("lakegate.yml").write_text(FILE)

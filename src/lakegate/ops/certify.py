@@ -70,7 +70,7 @@ def persons_of(pipeline: Pipeline, name: str) -> tuple[Person, ...]:
         try:
             rows = pyarrow.parquet.read_table(log.table / file.path, columns=["key", "op"], partitioning=None)
             hidden = hidden_rows(log, file)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise Unavailable("a file of the requests cannot be read; nothing was certified", path=file.path) from error
         for index, row in enumerate(rows.to_pylist()):
             if index in hidden or row["op"] != "erase":
