@@ -21,6 +21,7 @@ ALL = (
     "many",
     "s3",
     "flows",
+    "erasure",
 )
 
 for name in sys.argv[1:] or ALL:

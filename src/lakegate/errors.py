@@ -6,6 +6,8 @@ Every message states what was not done; `advice` states what to do next. `exit_c
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,6 +42,30 @@ class LakegateError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}. {self.advice}" if self.advice else self.message
+
+
+def summary(error: BaseException) -> str:
+    """Returns the part of an error that the ledger, logs and reports may show: it contains no value of a record.
+
+    For an error that is not Lakegate's: its type, Spark's error condition, and the line that raised it. For one of Lakegate's: its
+    own words, and the condition of the error that caused it.
+    """
+    if isinstance(error, LakegateError):
+        cause = error.__cause__
+        condition = None if cause is None or isinstance(cause, LakegateError) else _condition(cause)
+        return error.summary + (f" [{condition}]" if condition else "")
+    condition = _condition(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not re.search(r"[/\\](lakegate|pyspark|py4j|delta)[/\\]", frame.filename)]
+    file = re.split(r"[/\\]", own[-1].filename)[-1] if own else ""
+    place = f" in {own[-1].name}, {file} line {own[-1].lineno}" if own else ""
+    return type(error).__name__ + (f" [{condition}]" if condition else "") + place
+
+
+def _condition(error: BaseException) -> str | None:
+    """Returns Spark's error condition; of several the last, which belongs to the innermost cause."""
+    found = re.findall(r"(?:^|Exception: )\[([A-Z][A-Z0-9_.]+)\]", str(error).strip())
+    return str(found[-1]) if found else None
 
 
 FOREIGN = ("reason", "detail", "rows")

@@ -17,7 +17,7 @@ from lakegate.config import StreamSpec
 from lakegate.config.build import PipelineBuilder
 from lakegate.config.coordinators import coordinator_place
 from lakegate.delta.storage_errors import refusal
-from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError, combined_exit_code
+from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError, combined_exit_code, summary
 from lakegate.ids import JobName
 from lakegate.runtime import Site, locate, make_private, session_for
 from lakegate.spark import jars
@@ -31,7 +31,6 @@ from lakegate.telemetry.ledger_days import merge_old_runs, read_summary
 from lakegate.turns.host import MachineClock
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.protocol import Order
-from lakegate.turns.turn import summary
 
 Pace = Literal["once", "until_idle", "paced"]
 

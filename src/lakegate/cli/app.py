@@ -44,6 +44,7 @@ COMMANDS = (
     "metrics",
     "requests",
     "dead_letters",
+    "erasure",
     "sync",
     "sync_verify",
     "adopt",

@@ -53,8 +53,8 @@ def parse(text: str, kinds: Iterable[str] = ()) -> tuple[Action, ...]:
             continue
         try:
             data = parsed(line)
-        except Damaged as error:
-            raise Corrupt(f"a line of a commit is {error}; nothing was written", line=number) from error
+        except Damaged as damage:
+            raise Corrupt(f"a line of a commit is {damage}; nothing was written", line=number) from damage
         known = [Action(kind, body) for kind, body in data.items() if isinstance(body, dict)]
         if not known:
             raise Corrupt("a line of a commit is no action; nothing was written", line=number)

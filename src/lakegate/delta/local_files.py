@@ -142,7 +142,7 @@ class LocalLog:
             return parse_commit(Version(version), text)
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
-                f"a commit file cannot be read: {error!r}", path=self.table / LOG / f"{version:020d}.json"
+                f"a commit file cannot be read ({type(error).__name__})", path=self.table / LOG / f"{version:020d}.json"
             ) from error
 
     def live_files(self) -> dict[str, LiveFile]:

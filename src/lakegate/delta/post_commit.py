@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from lakegate.delta.jvm import first_line
+from lakegate.errors import summary
 
 AFTERWARDS_MAX = 8
 """Limit of checksums, and of checkpoints, that wait to be written; beyond it the committing thread writes them itself."""
@@ -64,5 +64,5 @@ class _Lane:
         except Exception as error:
             LOGGER.info(
                 "work after a commit (a checksum or a checkpoint) failed, and is left to a later commit: %s",
-                first_line(error),
+                summary(error),
             )

@@ -121,7 +121,7 @@ def refused_by_machine(texts: list[str]) -> Unavailable | None:
             line = next((line for line in text.splitlines() if re.search(pattern, line)), None)
             if line is not None:
                 said = re.sub(r"^(?:[\w$]+\.)+[\w$]+: ", "", line.strip())[:LINE_MAX]
-                return Unavailable(f"{words}, and the batch or statement was not written: {said}", advice=advice)
+                return Unavailable(f"{words}, and the batch or statement was not written", advice=advice, detail=said)
     return None
 
 
@@ -141,7 +141,8 @@ def refusal(error: BaseException) -> Unavailable | None:
     found = reason(text)
     assert found is not None
     service = "DynamoDB" if "DynamoDB did not" in text else "S3"
-    refused = Unavailable(f"{service} refused a request: {described(text)}", advice=found.advice)
+    line = text.strip().splitlines()[0]
+    refused = Unavailable(f"{service} refused a request: {found.words}", advice=found.advice, detail=line)
     refused.__cause__ = error
     return refused
 

@@ -66,14 +66,14 @@ def _times(log: LocalLog, file: LiveFile, column: str) -> list[int]:
 
     try:
         rows = pyarrow.parquet.read_table(log.table / file.path, columns=[column], partitioning=None)
-        gone = _gone(log, file)
+        gone = hidden_rows(log, file)
     except OSError as error:
         raise Unavailable(f"a file of the table cannot be read: {error}", path=log.table / file.path) from error
     times = rows.column(column).to_pylist()
     return [int(time) for index, time in enumerate(times) if index not in gone and time is not None]
 
 
-def _gone(log: LocalLog, file: LiveFile) -> frozenset[int]:
+def hidden_rows(log: LocalLog, file: LiveFile) -> frozenset[int]:
     """Returns the rows of the file that a deletion vector hides."""
     if file.vector is None:
         return frozenset()

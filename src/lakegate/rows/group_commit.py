@@ -10,9 +10,8 @@ from typing import Any
 
 from lakegate.delta import commit
 from lakegate.delta.actions import Action
-from lakegate.delta.jvm import first_line
 from lakegate.effects import Effect, drive
-from lakegate.errors import CommitInDoubt, LakegateError
+from lakegate.errors import CommitInDoubt, LakegateError, summary
 from lakegate.ids import Version
 from lakegate.rows.commit_attempt import CommitAttempt
 from lakegate.rows.concurrent_commits import ConcurrentCommits
@@ -77,7 +76,7 @@ def _gathered(
     try:
         return drive(protocol, lambda asked: entries[asked.member].answer(asked.effect))
     except Exception as error:
-        LOGGER.info("waiting statements commit one by one, as one of them cannot be rebased: %s", first_line(error))
+        LOGGER.info("waiting statements commit one by one, as one of them cannot be rebased: %s", summary(error))
         return None
 
 

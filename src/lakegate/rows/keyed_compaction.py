@@ -9,7 +9,7 @@ from typing import Any
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
-from lakegate.delta.jvm import first_line
+from lakegate.errors import summary
 from lakegate.ids import TableLocation
 from lakegate.rows.delta_table import DeltaTable
 from lakegate.rows.result import Result
@@ -33,7 +33,7 @@ class Compaction:
         try:
             self.files += result.files[0]
         except Exception as error:  # the rows are written
-            LOGGER.info("the files of version %s were not counted: %s", result.version, first_line(error))
+            LOGGER.info("the files of version %s were not counted: %s", result.version, summary(error))
         if self._every is None or self.files < self._every or (self._thread is not None and self._thread.is_alive()):
             return
         self.files = 0
@@ -51,5 +51,5 @@ class Compaction:
             DeltaTable.forPath(self._session, self._table).optimize().executeCompaction()
         except Exception as error:
             LOGGER.warning(
-                "OPTIMIZE of %s failed, and is tried again after more files: %s", self._table, first_line(error)
+                "OPTIMIZE of %s failed, and is tried again after more files: %s", self._table, summary(error)
             )

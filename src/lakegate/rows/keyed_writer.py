@@ -13,7 +13,7 @@ from typing import Self
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
-from lakegate.errors import ConstraintViolated, InvalidRequest, Unavailable
+from lakegate.errors import ConstraintViolated, InvalidRequest, Unavailable, summary
 from lakegate.rows.delta_table import DeltaTable
 from lakegate.rows.keyed_changes import Change, FoldedRow, RowRefused, Written, fold, split, statements
 from lakegate.rows.keyed_columns import KeyedColumns
@@ -234,7 +234,7 @@ class KeyedWriter:
                 self._waiting.clear()
                 self._news.notify_all()
             self._fail([change for change in left if not change.done.done()], error)
-            LOGGER.error("the thread of a writer of %s has ended unexpectedly: %r", self._columns.table, error)
+            LOGGER.error("the thread of a writer of %s has ended unexpectedly: %s", self._columns.table, summary(error))
 
     def _next(self) -> list[Change]:
         """Waits for the next changes to be written together; returns none if the writer is closed and all are written."""

@@ -126,7 +126,7 @@ def listed(spark: SparkSession, path: str) -> Listing:
             text = jvm.io.github.lakegate.Bulk.listing(path, jsession.sessionState().newHadoopConf())
         except JVM_ERRORS as error:
             raise refusal(error) or Unavailable(
-                f"the source {path} cannot be read: {first_line(error)}; nothing was read"
+                f"the source {path} cannot be read; nothing was read", reason=first_line(error)
             ) from error
         found = None if text is None else far_listing(text)
     if found is None:
@@ -303,7 +303,9 @@ def schema_of(spark: SparkSession, source: Source, known: Known | None = None) -
     try:
         schema = known.footers.merged(spark, waiting)
     except PySparkException as error:
-        raise Unavailable(f"the source {source.path} cannot be read: {error.getCondition() or error}") from error
+        raise Unavailable(
+            f"the source {source.path} cannot be read", reason=error.getCondition() or str(error)
+        ) from error
     if not schema.fields and known.schema is not None:  # the files that were read have been removed
         return known.schema
     if not schema.fields:
@@ -334,8 +336,9 @@ def _remote_schema(spark: SparkSession, source: FilesSource) -> StructType:
         return spark.read.format(source.format).options(**options).load(source.path).schema
     except AnalysisException as error:
         raise Unavailable(
-            f"the source {source.path} cannot be read: {error.getCondition() or error}",
+            f"the source {source.path} cannot be read",
             advice="Correct `files` or `format`",
+            reason=error.getCondition() or str(error),
         ) from error
 
 

@@ -194,8 +194,9 @@ class StreamWork:
             yield
         except AnalysisException as error:
             raise InvalidRequest(
-                f"a batch of {self._spec.name} cannot be computed: {first_line(error)}; the batch was not written",
+                f"a batch of {self._spec.name} cannot be computed; the batch was not written",
                 advice="Find the wrong key of the file with: lakegate check",
+                reason=first_line(error),
             ) from error
         except Exception as error:
             known = None if self._spec.source is None else file_trouble(error, self._spec.source)

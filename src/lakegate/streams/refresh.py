@@ -13,6 +13,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from lakegate.delta.gate import Gate
+from lakegate.errors import summary
 from lakegate.ports import Clock
 from lakegate.streams.precomputed import KeptUp
 
@@ -82,8 +83,8 @@ def keeping_up(
     def quietly() -> None:
         try:
             keep_up()
-        except Exception:
-            LOGGER.debug("%s does not keep up before its turn", job, exc_info=True)
+        except Exception as error:
+            LOGGER.debug("%s does not keep up before its turn: %s", job, summary(error))
 
     keeper = threading.Thread(
         target=inheritable_thread_target(session)(quietly), name=f"lakegate-{job}-ahead", daemon=True

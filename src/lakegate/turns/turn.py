@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar, assert_never
 
 from lakegate.effects import Steps
-from lakegate.errors import CheckpointMismatch, Fenced, LakegateError, LostTurn, Unavailable
+from lakegate.errors import CheckpointMismatch, Fenced, LakegateError, LostTurn, Unavailable, summary
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import StatementConflict, WriteToken
 from lakegate.telemetry.events import Noticed, Outcome, StepRepeated, StepWritten, TurnEnded
@@ -445,19 +442,3 @@ class HeldTurn:
             versions=self.versions,
         )
         self._driver.ports.events.emit(row)
-
-
-def summary(error: BaseException) -> str:
-    """Returns the part of an error that the ledger, logs and reports may show: it contains no value of a record.
-
-    For an error that is not Lakegate's: its type, Spark's error condition, and the line that raised it.
-    """
-    if isinstance(error, LakegateError):
-        return error.summary
-    conditions = re.findall(
-        r"(?:^|Exception: )\[([A-Z][A-Z0-9_.]+)\]", str(error)
-    )  # the last one belongs to the innermost cause
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not re.search(r"[/\\](lakegate|pyspark|py4j|delta)[/\\]", frame.filename)]
-    place = f" in {own[-1].name}, {os.path.basename(own[-1].filename)} line {own[-1].lineno}" if own else ""
-    return type(error).__name__ + (f" [{conditions[-1]}]" if conditions else "") + place
