@@ -52,6 +52,7 @@ COMMANDS = (
     "order",
     "jars",
     "report",
+    "hooks",
     "config",
     "schema",
 )
