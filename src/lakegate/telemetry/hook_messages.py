@@ -77,9 +77,7 @@ def news_of(data: Mapping[str, Any], *, pipeline: str, now_ms: int) -> list[News
         case "BatchWritten":
             return list(_of_batch(data, news))
         case "BatchApplied" if data.get("dead"):
-            text = (
-                f"{job} quarantined {data['dead']} rows of batch {data['batch']}; list them: lakegate dead-letters list"
-            )
+            text = f"{job} quarantined {data['dead']} rows of batch {data['batch']}; list them: lakegate dead-letters list {job}"
             return [news("dead_letters", text, data["batch"], batch=data["batch"], dead_letters=data["dead"])]
         case "StreamLate":
             overdue_ms, every_ms = data["overdue_ms"], data["every_ms"]
