@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from lakegate.streams.supervisor import RunReport
     from lakegate.syncs.api import SyncReport, sync
     from lakegate.telemetry.events import StatementPublished
+    from lakegate.telemetry.hooks import on_event
     from lakegate.telemetry.log_format import JsonFormatter
 
 __version__ = "0.1.0"
@@ -85,6 +86,7 @@ _HOMES = {
     "files": "lakegate.config.build",
     "files_json": "lakegate.config.build",
     "kafka": "lakegate.config.build",
+    "on_event": "lakegate.telemetry.hooks",
     "on_statement": "lakegate.rows.result",
     "session": "lakegate.api",
     "sql": "lakegate.rows.sql",
@@ -130,6 +132,7 @@ __all__ = [
     "files",
     "files_json",
     "kafka",
+    "on_event",
     "on_statement",
     "session",
     "sql",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Literal
 
 from pyspark.sql import SparkSession
@@ -26,9 +25,11 @@ from lakegate.streams.interfaces import StreamContext
 from lakegate.streams.pipeline_stream import StreamWork
 from lakegate.streams.requests.standing import recorded
 from lakegate.streams.supervisor import RunReport, Supervisor
-from lakegate.telemetry.events import EventSink, Noticed, TurnEnded
+from lakegate.telemetry.events import EventSink, Noticed, StreamLate, TurnEnded
+from lakegate.telemetry.hooks import Hooks
 from lakegate.telemetry.ledger_days import merge_old_runs, read_summary
 from lakegate.turns.host import MachineClock
+from lakegate.turns.lateness import LateStreams
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.protocol import Order
 
@@ -47,6 +48,7 @@ class PipelineRun:
         idle_run: str | None = None,
         new_checkpoints: Collection[str] = (),
         watchers: Sequence[EventSink] = (),
+        hooks: Hooks | None = None,
         spark: SparkSession | None = None,
         progress: jars.Progress | None = None,
     ) -> None:
@@ -60,6 +62,7 @@ class PipelineRun:
                 elsewhere; by default a new id.
             new_checkpoints: Jobs whose checkpoint is new on purpose.
             watchers: Receive every event, after the ledger.
+            hooks: Also receive every event, and the streams that are late; closed by the caller.
             spark: A session to use; created by default.
             progress: Called for each jar that is fetched.
 
@@ -75,12 +78,14 @@ class PipelineRun:
         if spark is None:
             spark = session_for(pipeline, self._specs, progress=progress)
         make_private(pipeline.storage)
+        self._hooks, self._streams = hooks, LateStreams(pipeline, [spec.name for spec in self._specs])
+        watchers = watchers if hooks is None else [*watchers, hooks]
         self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
         self._idle_run = idle_run or str(uuid.uuid4())
         self._errors: dict[str, BaseException] = {}
         try:
             rows = read_summary(pipeline.storage, on_damage=self.site.say).rows
-            now_ms = time.time_ns() // 1_000_000
+            now_ms = MachineClock().wall_ms()
             with suppress(OSError, LakegateError):  # the ledger stays as it is; a damaged line was named above
                 merge_old_runs(pipeline.storage, now_ms=now_ms, before_ms=now_ms - pipeline.keep_ledger_ms)
             self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
@@ -143,9 +148,13 @@ class PipelineRun:
             LakegateError: the first of the streams' errors by `EXIT_CODE_PRECEDENCE`.
         """
         try:
-            return self._run(pace)
+            with nullcontext() if self._hooks is None else self._hooks.watching(self._late):
+                return self._run(pace)
         finally:
             self.site.close()
+
+    def _late(self) -> list[StreamLate]:
+        return self._streams.look(self.site.store, MachineClock().wall_ms())
 
     def _run(self, pace: Pace) -> dict[str, RunReport]:
         if len(self._specs) == 1:
@@ -245,5 +254,9 @@ class Pipeline(PipelineBuilder):
             LakegateError: see its class; rows that were not written are processed again.
         """
         spec = self.build(base_dir=settings.working_directory())
-        run = PipelineRun(spec, streams, new_checkpoints=new_checkpoints, spark=spark)
-        return run.run("once" if once else "until_idle" if until_idle else "paced")
+        hooks = Hooks(spec.name, spec.hooks)
+        try:
+            run = PipelineRun(spec, streams, new_checkpoints=new_checkpoints, hooks=hooks, spark=spark)
+            return run.run("once" if once else "until_idle" if until_idle else "paced")
+        finally:
+            hooks.close()

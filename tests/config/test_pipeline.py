@@ -27,6 +27,7 @@ from lakegate.config import (
 )
 from lakegate.config.reading import Override
 from lakegate.errors import Fault, InvalidRequest
+from lakegate.telemetry.hook_messages import HOOK_EVENTS
 from lakegate.turns.protocol.ordering import After, NoRule, Strict
 
 HOUR_MS = 3_600_000
@@ -948,6 +949,41 @@ def test_secrets_are_masked_and_references_kept_in_what_is_shown() -> None:
     assert values["spark.plain"] == "***"
     assert values["spark.spark.url"] == "***"
     assert values["spark.spark.driver.memory"] == "3g"
+
+
+def test_hooks_are_read_and_their_addresses_shown_nowhere() -> None:
+    """A webhook or a command; all events by default; the words of a command may repeat."""
+    hooks = f"""on_event:
+  ops: {{webhook: "${{OPS}}", events: lost}}
+  page: {{command: [notify, -v, -v], behind_after: 10m}}
+  chat: {{webhook: "https://chat/{SECRET}"}}
+"""
+    pipeline = read(with_stream("") + hooks, {"OPS": f"https://ops:8443/{SECRET}?x={SECRET}"})
+    ops, page, chat = pipeline.hooks
+    assert (ops.name, ops.webhook, ops.events) == ("ops", f"https://ops:8443/{SECRET}?x={SECRET}", ("lost",))
+    assert (page.command, page.behind_after_ms, page.webhook) == (("notify", "-v", "-v"), 600_000, None)
+    assert (chat.events, chat.behind_after_ms) == (HOOK_EVENTS, 300_000)
+    values = {entry.key: entry.value for entry in pipeline.entries}
+    assert (values["on_event.ops.webhook"], values["on_event.chat.webhook"]) == ("${OPS}", "***")
+    assert SECRET not in repr(pipeline) + repr(pipeline.hooks) + repr(pipeline.entries)
+
+
+HOOKS_THAT_CANNOT_BE = {
+    "two": (f'{{webhook: "https://{SECRET}", command: x}}', "webhook and command together"),
+    "none": ("{events: lost}", "none of webhook, command"),
+    "a kind of address": (f'{{webhook: "ftp://{SECRET}"}}', "not the address of a webhook"),
+    "a user": (f'{{webhook: "https://u:{SECRET}@host/"}}', "not the address of a webhook"),
+    "a line": (f'{{webhook: "https://host/{SECRET}\\nX: y"}}', "not the address of a webhook"),
+    "an event": ("{command: x, events: [lost, found]}", "'found' cannot be used here; expected lost, failed, late"),
+}
+
+
+@pytest.mark.parametrize(("hook", "message"), HOOKS_THAT_CANNOT_BE.values(), ids=HOOKS_THAT_CANNOT_BE.keys())
+def test_hooks_that_cannot_be(hook: str, message: str) -> None:
+    """Each is refused, and no fault repeats an address."""
+    fault = only_fault(with_stream("") + f"on_event:\n  ops: {hook}\n")
+    assert message in fault
+    assert SECRET not in fault
 
 
 def test_every_value_remembers_its_line_and_defaults_are_called_so() -> None:

@@ -60,7 +60,7 @@ def test_links_between_sections_of_the_reference_lead_to_headings() -> None:
 
 def test_example_of_each_key_is_a_value_of_it() -> None:
     """Each can be copied from the tables of the page."""
-    environ = {"CRM_DSN": "sqlite:crm.db", "SOURCE_DSN": "sqlite:source.db"}
+    environ = {"CRM_DSN": "sqlite:crm.db", "SOURCE_DSN": "sqlite:source.db", "OPS_URL": "https://host/path"}
     for section in sections():
         for key, (_, field) in section.keys_of_file().items():
             value_type = type_of(field)

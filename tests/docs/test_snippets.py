@@ -40,9 +40,12 @@ def test_a_part_of_a_pipeline_makes_a_pipeline_without_a_fault(fence: Fence) -> 
     """With a name, and with the table and the streams that the part mentions, every key of it is right."""
     part = yaml.safe_load(fence.text)
     assert isinstance(part, Mapping)
-    tables = {stream["table"]: {"path": f"./{stream['table']}"} for stream in part.get("streams", {}).values()}
-    whole = {"name": "page", "tables": tables, **part}
-    pipeline = parse(json.dumps(whole), origin="page", base_dir="/base", environ={})
+    whole = {"name": "page", **part}
+    if not {"streams", "sync"} & part.keys():
+        whole["streams"] = {"Upkeep": {"table": "t", "maintain": {"optimize": True}}}
+    tables = {stream["table"]: {"path": f"./{stream['table']}"} for stream in whole.get("streams", {}).values()}
+    whole = {"tables": tables, **whole}
+    pipeline = parse(json.dumps(whole), origin="page", base_dir="/base", environ={"OPS_URL": "https://host/path"})
     assert pipeline.streams or pipeline.syncs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,14 +48,16 @@ def test_what_the_page_shows_is_what_the_commands_print(tmp_path: Path, monkeypa
     store.close()
 
 
-def test_the_pages_logging_is_configured_as_it_says() -> None:
-    """Its Python runs; the root logger is put back."""
+def test_the_pages_python_does_what_it_says() -> None:
+    """Its Python runs; the root logger is put back, and the function is removed."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     try:
         for fence in fences(PAGE):
             if fence.kind == "python":
-                exec(compile(fence.text, PAGE.name, "exec"), {})
+                names: dict[str, Callable[[], None]] = {}
+                exec(compile(fence.text, PAGE.name, "exec"), names)
+                names.get("remove", lambda: None)()
         assert any(isinstance(handler.formatter, JsonFormatter) for handler in root.handlers)
     finally:
         root.handlers[:] = before

@@ -53,6 +53,7 @@ COMMANDS = (
     "order",
     "jars",
     "report",
+    "hooks",
     "config",
     "schema",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import threading
@@ -12,6 +11,7 @@ from typing import Any, TextIO
 from lakegate.cli.app import Output
 from lakegate.redaction import printable
 from lakegate.telemetry.events import (
+    BatchWritten,
     Event,
     JobIdle,
     Noticed,
@@ -20,15 +20,10 @@ from lakegate.telemetry.events import (
     TurnEnded,
     TurnGranted,
     TurnWaits,
+    to_json,
 )
 
-FORMAT = 1
 STYLES = {"granted": "green", "waits": "yellow", "ended": "cyan", "trouble": "red", "quiet": "dim"}
-
-
-def to_json(event: Event) -> dict[str, Any]:
-    """Returns the event as JSON data: `format`, `event` (its type), and its fields."""
-    return {"format": FORMAT, "event": type(event).__name__, **dataclasses.asdict(event)}
 
 
 def line_of(data: dict[str, Any]) -> tuple[str, str] | None:
@@ -45,6 +40,9 @@ def line_of(data: dict[str, Any]) -> tuple[str, str] | None:
         case StepWritten.__name__ if data["version"] is not None:
             place = data["table"].rstrip("/").rsplit("/", 1)[-1]
             return "quiet", f"{job}: batch {data['batch']} {data['step']} → {place} version {data['version']}"
+        case BatchWritten.__name__ if data["dead_letters"] or data["dead_requests"]:
+            count = data["dead_letters"] + data["dead_requests"]
+            return "trouble", f"{job}: batch {data['batch']}: {count} records set aside"
         case StepRepeated.__name__:
             return (
                 "trouble",

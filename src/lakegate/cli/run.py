@@ -9,7 +9,11 @@ import os
 import signal
 import sys
 import threading
+import time
 import uuid
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,16 +26,20 @@ from lakegate.cli.dry_run import dry_run
 from lakegate.cli.jars import fetch_progress
 from lakegate.cli.output import say
 from lakegate.cli.processes import JVM_ENDED, SYNC_REPORT, Processes
-from lakegate.cli.progress import FORMAT, Printer
+from lakegate.cli.progress import Printer
 from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, JvmEnded, combined_exit_code
+from lakegate.telemetry.events import FORMAT, Noticed, StreamLate
 from lakegate.telemetry.log_format import JsonFormatter
 
 if TYPE_CHECKING:
     from lakegate.config import Pipeline
+    from lakegate.telemetry.hooks import Hooks
+    from lakegate.turns.lateness import LateStreams
 
 
 @app.command("run")
 def run_command(
+    context: typer.Context,
     streams: list[str] | None = typer.Argument(
         None, metavar="[STREAM]...", help="Streams to run, and syncs. Default: all."
     ),
@@ -79,11 +87,18 @@ def run_command(
     if is_dry:
         dry_run(pipeline, list(dict.fromkeys(names)), syncs, output)
         return
+    from lakegate.telemetry.hooks import Hooks
+    from lakegate.turns.lateness import LateStreams
+
     printer = Printer(output)
+    hooks = None if is_child else Hooks(pipeline.name, pipeline.hooks, report=partial(_report, printer))
+    if hooks is not None:  # a child's events are passed on by its parent
+        context.call_on_close(hooks.close)
+    watch = _Watch(printer, hooks, LateStreams(pipeline, names), pipeline.coordinator.url)
     pace = "once" if once else "until_idle" if until_idle else "paced"
     beside = syncs if pace == "paced" else []
     if (len(names) > 1 and not together) or beside:
-        codes, reports = _as_processes(pipeline, names, beside, pace, new_checkpoint or [], spec, printer)
+        codes, reports = _as_processes(pipeline, names, beside, pace, new_checkpoint or [], spec, watch)
     elif not names:
         codes, reports = [], []
     else:
@@ -96,22 +111,48 @@ def run_command(
         try:
             codes, reports = (
                 [],
-                _here(
-                    pipeline, names, pace, among or names, idle_run, new_checkpoint or [], printer, is_child=is_child
-                ),
+                _here(pipeline, names, pace, among or names, idle_run, new_checkpoint or [], watch, is_child=is_child),
             )
         except JvmEnded as ended:
             if is_child:
                 printer.show({"format": FORMAT, "event": JVM_ENDED, "job": ", ".join(names)})
                 raise typer.Exit(ended.exit_code) from ended  # the parent process reports it
             # This process has no JVM any more, so it starts a new driver.
-            codes, reports = _run_processes({", ".join(names): arguments}, printer, ended=str(ended.summary))
+            codes, reports = _run_processes({", ".join(names): arguments}, watch, ended=str(ended.summary))
     if syncs and not beside and not combined_exit_code(codes):
-        more, reports_more = _run_processes(_sync_commands(syncs, pace, spec), printer)
+        more, reports_more = _run_processes(_sync_commands(syncs, pace, spec), watch)
         codes, reports = codes + more, reports + reports_more
     _show_reports(reports, output)
     if combined_exit_code(codes):
         raise typer.Exit(combined_exit_code(codes))
+
+
+def _report(printer: Printer, text: str) -> None:
+    printer.emit(Noticed(job=None, text=text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """The receivers of the run's events: the printer, and the hooks unless this is a child process."""
+
+    printer: Printer
+    hooks: Hooks | None
+    streams: LateStreams
+    url: str
+    """The coordinator."""
+
+    def show(self, data: dict[str, Any]) -> None:
+        """Takes an event of a child process."""
+        self.printer.show(data)
+        if self.hooks is not None:
+            self.hooks.feed(data)
+
+    def late(self) -> list[StreamLate]:
+        """Returns the streams whose lateness has changed; for a process that runs no stream itself."""
+        from lakegate.ops.inspection import existing_store
+
+        with existing_store(self.url) as store:
+            return [] if store is None else self.streams.look(store, time.time_ns() // 1_000_000)
 
 
 def _log_as_json() -> None:
@@ -144,7 +185,7 @@ def _as_processes(
     pace: str,
     new: list[str],
     spec: str | None,
-    printer: Printer,
+    watch: _Watch,
 ) -> tuple[list[int], list[dict[str, Any]]]:
     _fetch_jars(pipeline)  # once, with its progress, and not in every process
     if names and sys.stderr.isatty():
@@ -155,15 +196,16 @@ def _as_processes(
         arguments += [*(part for other in names for part in ("--among", other)), "--idle-run", idle_run]
         arguments += ["--new-checkpoint", name] if name in new else []
         commands[name] = arguments
-    return _run_processes({**commands, **_sync_commands(syncs, pace, spec)}, printer)
+    return _run_processes({**commands, **_sync_commands(syncs, pace, spec)}, watch)
 
 
 def _run_processes(
-    commands: dict[str, list[str]], printer: Printer, *, ended: str | None = None
+    commands: dict[str, list[str]], watch: _Watch, *, ended: str | None = None
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """Runs the commands as processes; `ended`: why the process that they replace ended."""
-    processes = Processes(commands, show=printer.show, ended=ended)
-    result = processes.run()
+    processes = Processes(commands, show=watch.show, ended=ended)
+    with nullcontext() if watch.hooks is None else watch.hooks.watching(watch.late):
+        result = processes.run()
     if signal.SIGINT in processes.signals:
         raise KeyboardInterrupt
     return result
@@ -188,7 +230,7 @@ def _here(
     among: list[str],
     idle_run: str | None,
     new: list[str],
-    printer: Printer,
+    watch: _Watch,
     *,
     is_child: bool,
 ) -> list[dict[str, Any]]:
@@ -198,7 +240,15 @@ def _here(
     # The run ends with py4j's errors, and reports them; py4j logs some of them under its name, some under none.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_py4j)
-    run = PipelineRun(pipeline, names, among=among, idle_run=idle_run, new_checkpoints=new, watchers=[printer])
+    run = PipelineRun(
+        pipeline,
+        names,
+        among=among,
+        idle_run=idle_run,
+        new_checkpoints=new,
+        watchers=[watch.printer],
+        hooks=watch.hooks,
+    )
     signals: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -21,12 +21,16 @@ from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, delay_words, document, say, styled, table
 from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError, Unavailable, combined_exit_code
 from lakegate.report import words
+from lakegate.telemetry.events import to_json
 
 if TYPE_CHECKING:
+    from lakegate.config import Pipeline
     from lakegate.syncs.api import SyncReport
+    from lakegate.syncs.behind import BehindLimits
     from lakegate.syncs.preview import NextBatch
     from lakegate.syncs.runner import AppliedBatch
     from lakegate.syncs.session import Carrier, SyncSession, SyncStatus
+    from lakegate.telemetry.hooks import Hooks
 
 sync = typer.Typer(help="Keep databases in sync with a source of changes.", no_args_is_help=True)
 app.add_typer(sync, name="sync")
@@ -58,6 +62,7 @@ def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Outpu
 
 @sync.command("run")
 def run_command(
+    context: typer.Context,
     name: str | None = NAME,
     once: bool = typer.Option(False, "--once", help="Apply the current changes of the source, and end."),
     until_idle: bool = typer.Option(False, "--until-idle", help="Repeat until nothing is left to do, then end."),
@@ -72,7 +77,8 @@ def run_command(
     """
     if once and until_idle:
         raise InvalidRequest("--once and --until-idle exclude each other; nothing was run", advice="Give one of them")
-    sessions = sessions_of(spec, name)
+    pipeline = settings.load_pipeline(spec)
+    sessions = _sessions(pipeline, name)
     stop, signals = threading.Event(), list[int]()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -86,10 +92,15 @@ def run_command(
     if is_child:
         threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     from lakegate.syncs.api import SyncReport
+    from lakegate.telemetry.hooks import Hooks, wanted
 
     counts = {session.name: SyncReport(sync=session.name) for session in sessions}
+    hooks = None if is_child else Hooks(pipeline.name, pipeline.hooks, report=partial(say, err=True))
+    if hooks is not None:  # a child's events are passed on by its parent
+        context.call_on_close(hooks.close)
+    watch = _Watch(output, hooks, {hook.behind_after_ms for hook in wanted(pipeline.hooks, "sync_behind")})
     try:
-        _carry(sessions, counts, stop, output, once=once, until_idle=until_idle)
+        _carry(sessions, counts, stop, watch, once=once, until_idle=until_idle)
         for session in sessions:
             with contextlib.suppress(LakegateError):  # a target that is away now has no figures
                 counts[session.name].delay = session.delay()
@@ -196,10 +207,13 @@ def _state(row: dict[str, Any]) -> str:
 
 def sessions_of(spec: str | None, name: str | None) -> list[SyncSession]:
     """Returns the syncs of the file, or the one of this name, not open yet."""
+    return _sessions(settings.load_pipeline(spec), name)
+
+
+def _sessions(pipeline: Pipeline, name: str | None) -> list[SyncSession]:
     from lakegate.syncs.api import syncs_of
     from lakegate.syncs.session import SyncSession
 
-    pipeline = settings.load_pipeline(spec)
     return [SyncSession(pipeline, one) for one in syncs_of(pipeline, name)]
 
 
@@ -218,7 +232,7 @@ def _carry(
     sessions: list[SyncSession],
     counts: dict[str, SyncReport],
     stop: threading.Event,
-    output: Output,
+    watch: _Watch,
     *,
     once: bool,
     until_idle: bool,
@@ -229,7 +243,7 @@ def _carry(
     carriers = {
         session.name: (
             session,
-            Carrier(session, is_patient_from_the_start=is_continuous, waits=partial(_show_wait, session, output)),
+            Carrier(session, is_patient_from_the_start=is_continuous, waits=partial(_show_wait, session, watch.output)),
         )
         for session in sessions
     }
@@ -238,7 +252,7 @@ def _carry(
         applied = 0
         for name, (session, carrier) in list(left.items()):
             with named(session, sessions):
-                changed = _one_pass(name, carrier, counts[name], stop, output)
+                changed = _one_pass(name, carrier, counts[name], stop, watch)
             applied += changed
             if once and not carrier.is_waiting:
                 del left[name]  # each has its own pass
@@ -273,7 +287,7 @@ def wait_for_news(carriers: Sequence[Follower], stop: threading.Event) -> None:
         took_s = time.monotonic() - begun
 
 
-def _one_pass(name: str, carrier: Carrier, count: SyncReport, stop: threading.Event, output: Output) -> int:
+def _one_pass(name: str, carrier: Carrier, count: SyncReport, stop: threading.Event, watch: _Watch) -> int:
     changed = 0
     with contextlib.closing(carrier.carry()) as batches:
         while not stop.is_set():
@@ -282,7 +296,8 @@ def _one_pass(name: str, carrier: Carrier, count: SyncReport, stop: threading.Ev
                 break
             changed += applied.changes > 0  # otherwise the source advanced without a change: it is idle
             count.add(applied)
-            _show_batch(name, applied, output)
+            watch.applied(name, applied)
+    watch.passed(name, is_level=not (changed or carrier.is_waiting or count.waits_for or stop.is_set()))
     return changed
 
 
@@ -294,22 +309,53 @@ def _show_wait(session: SyncSession, output: Output, error: Unavailable) -> None
         say(f"{session.name}: waiting up to {session.patience_s:.0f} s, and retrying: {error.message}", err=True)
 
 
-def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
-    complete = applied.complete
-    if output is Output.JSONL:
+class _Watch:
+    """Prints what the syncs do, and passes it to the hooks unless this is a child process."""
+
+    def __init__(self, output: Output, hooks: Hooks | None, limits_ms: set[int]) -> None:
+        self.output, self._hooks, self._limits_ms = output, hooks, limits_ms
+        self._behind: dict[str, BehindLimits] = {}
+
+    def applied(self, name: str, applied: AppliedBatch) -> None:
+        complete = applied.complete
         row = {"event": "BatchApplied", "sync": name, "batch": applied.batch, "changes": applied.changes}
         row |= {"position": applied.through}
         if complete is not None:
             facts = {one.name: getattr(complete, one.name) for one in dataclasses.fields(complete)}
             row |= {**facts, "dead": len(complete.dead)}
-        document(output, "", [row])
-    elif output is Output.TEXT:
-        what = "a definition was changed"
-        if complete is not None:
-            what = f"{words.counted(applied.changes, 'change')}, {words.counted(complete.rows, 'row')}"
-            what += f", {words.counted(complete.edges, 'edge')}" if complete.edges else ""
-            what += f", {len(complete.dead)} quarantined" if complete.dead else ""
-        say(f"{name}: batch {applied.batch}, {what}, position {applied.through}", err=True)
+        self._pass_on(row)
+        if self.output is Output.TEXT:
+            what = "a definition was changed"
+            if complete is not None:
+                what = f"{words.counted(applied.changes, 'change')}, {words.counted(complete.rows, 'row')}"
+                what += f", {words.counted(complete.edges, 'edge')}" if complete.edges else ""
+                what += f", {len(complete.dead)} quarantined" if complete.dead else ""
+            say(f"{name}: batch {applied.batch}, {what}, position {applied.through}", err=True)
+        for event in self._limits(name).applied(applied, now_ms()):
+            self._pass_on(to_json(event))
+
+    def passed(self, name: str, *, is_level: bool) -> None:
+        """Takes the end of a pass: is the target level with the source?"""
+        for event in self._limits(name).passed(now_ms(), is_level=is_level):
+            self._pass_on(to_json(event))
+
+    def _limits(self, name: str) -> BehindLimits:
+        from lakegate.syncs.behind import BehindLimits
+
+        if name not in self._behind:
+            self._behind[name] = BehindLimits(name, self._limits_ms, now_ms())
+        return self._behind[name]
+
+    def _pass_on(self, row: dict[str, Any]) -> None:
+        if self.output is Output.JSONL:
+            document(self.output, "", [row])
+        if self._hooks is not None:
+            self._hooks.feed(row)
+
+
+def now_ms() -> int:
+    """Returns the wall clock."""
+    return time.time_ns() // 1_000_000
 
 
 def _show_counts(counts: dict[str, SyncReport], output: Output) -> None:

@@ -126,6 +126,7 @@ class PipelineBuilder(Shown):
         coordinator: str | Mapping[str, object] | None = None,
         spark: Mapping[str, object] | None = None,
         log_store: str | None = None,
+        on_event: Mapping[str, Mapping[str, object]] | None = None,
     ) -> None:
         self.name = name
         self._keys: dict[str, object] = {
@@ -135,6 +136,7 @@ class PipelineBuilder(Shown):
             "coordinator": coordinator,
             "spark": spark,
             "log_store": log_store,
+            "on_event": on_event,
         }
         self._tables: dict[str, object] = {}
         self._streams: dict[str, object] = {}

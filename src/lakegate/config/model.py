@@ -16,12 +16,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from lakegate.config.places import CoordinatorUrl, LocalPath, Path
+from lakegate.config.places import CoordinatorUrl, LocalPath, Path, WebAddress
 from lakegate.config.sections import Named, Section, Written
 from lakegate.config.streams import DAY_MS, ColumnNames, Ddl, FilesSource, StreamSpec
 from lakegate.config.syncs import SyncSpec
-from lakegate.config.value_types import LOCK_NAME, Choice, Entry, Milliseconds, Text, TextMap, name_type
+from lakegate.config.value_types import LOCK_NAME, Choice, Entry, Milliseconds, Text, TextMap, Texts, name_type
 from lakegate.config.yaml_nodes import shown_key
+from lakegate.telemetry.hook_messages import BEHIND_AFTER_MS, HOOK_EVENTS, Hook, HookEvent
 
 LogStoreWord = Literal["auto", "conditional", "dynamodb", "single_driver"]
 
@@ -30,6 +31,10 @@ CATALOG_NAME: Final = Text(
 )
 _PROPERTY_REFUSED: Final = "delta.setTransactionRetentionDuration"
 """Deleting transaction ids would delete the record of written batches (rule 7 of turns)."""
+
+_HOOK_EVENTS: Final = Texts(
+    of=Text(pattern="|".join(HOOK_EVENTS), expected=f"{', '.join(HOOK_EVENTS[:-1])} or {HOOK_EVENTS[-1]}", word="event")
+)
 
 
 class CoordinatorSpec(Section, title="coordinator"):
@@ -82,6 +87,24 @@ class TableSpec(Section, title="tables.NAME"):
         return self.model_copy(update={"name": written.name, "lock": lock})
 
 
+class HookSpec(Section, title="on_event.NAME"):
+    """A receiver of messages about the runs of the pipeline: a webhook or a command."""
+
+    webhook: Annotated[str | None, WebAddress()] = Field(default=None, repr=False, examples=['"${OPS_URL}"'])
+    """The address to which each message is sent as JSON, with POST. Either this or `command`."""
+    command: Annotated[tuple[str, ...], Texts(of=Text(expected="a program, or one of its words"), may_repeat=True)] = (
+        Field(default=(), repr=False, examples=["[notify, --urgent]"])
+    )
+    """A program and its words, without a shell; it reads each message as JSON on its standard input. Either this or `webhook`."""
+    events: Annotated[tuple[HookEvent, ...], _HOOK_EVENTS] = Field(default=(), examples=["[lost, late]"])
+    """The kinds of messages: `lost`, `failed`, `late`, `dead_letters`, `erased`, `sync_behind`. Default: all."""
+    behind_after_ms: Milliseconds = Field(default=BEHIND_AFTER_MS, examples=["10m"])
+    """The delay above which a sync is `sync_behind`."""
+
+    def rules(self, written: Written) -> None:
+        written.exactly_one("webhook", "command")
+
+
 class Pipeline(
     Section,
     title="lakegate.yml",
@@ -119,6 +142,10 @@ class Pipeline(
         default_factory=dict, serialization_alias="sync"
     )
     """Databases that are kept in sync, each under a name. A file has `streams`, `sync`, or both."""
+    hooks_by_name: Annotated[Mapping[str, HookSpec], Named("hook")] = Field(
+        default_factory=dict, serialization_alias="on_event"
+    )
+    """Receivers of messages about runs, each under a name."""
     notes: tuple[str, ...] = Field(default=(), exclude=True)
     """Allowed settings that are worth a note; printed by `lakegate check`."""
     entries: tuple[Entry, ...] = Field(default=(), repr=False, exclude=True)
@@ -132,6 +159,20 @@ class Pipeline(
     def syncs(self) -> tuple[SyncSpec, ...]:
         """The syncs in the order written."""
         return tuple(self.syncs_by_name.values())
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        """The receivers of messages in the order written."""
+        return tuple(
+            Hook(
+                name=name,
+                events=one.events or HOOK_EVENTS,
+                behind_after_ms=one.behind_after_ms,
+                webhook=one.webhook,
+                command=one.command,
+            )
+            for name, one in self.hooks_by_name.items()
+        )
 
     @property
     def needs_s3(self) -> bool:

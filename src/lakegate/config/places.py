@@ -12,6 +12,7 @@ from lakegate.config.options import BadPlace
 from lakegate.config.value_types import NOT_IN_THIS_VERSION, JsonSchema, Reader, ValueType, or_reference, text_of
 from lakegate.config.yaml_nodes import Node, Scalar, shown
 from lakegate.config.zookeeper import read_place
+from lakegate.redaction import HIDDEN
 
 _LATER_SCHEMES: Final = frozenset(
     ("gs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss", "cosn", "obs", "dbfs", "http", "https")
@@ -141,3 +142,24 @@ class Dsn(ValueType[str]):
 
 
 DatabaseUrl = Annotated[str, Dsn()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebAddress(ValueType[str]):
+    """The address of a webhook. Often a secret as a whole, so no message shows it."""
+
+    word = "URL"
+
+    def read(self, node: Node, reader: Reader) -> str | None:
+        expected = "https://host/path or http://host/path, without a user"
+        scalar = text_of(node, reader, expected)
+        if scalar is None:
+            return None
+        if re.fullmatch(r"https?://[A-Za-z0-9.\[\]:_-]+([/?][!-~]*)?", scalar.text) is None:
+            reader.fault(node, "not the address of a webhook", expected)
+            return None
+        reader.record(scalar, HIDDEN)
+        return scalar.text
+
+    def schema(self, of_field: JsonSchema) -> JsonSchema:
+        return or_reference({"type": "string", "pattern": "^https?://.+"})

@@ -360,11 +360,12 @@ class Choice(ValueType[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts(ValueType[tuple[str, ...]]):
-    """A list of distinct texts; a single text counts as a list of one."""
+    """A list of texts, distinct unless they `may_repeat`; a single text counts as a list of one."""
 
     of: Text
     separator: str | None = None
     """The separator between several texts in one text."""
+    may_repeat: bool = False
 
     @property
     def word(self) -> str:
@@ -382,7 +383,7 @@ class Texts(ValueType[tuple[str, ...]]):
         texts: list[str] = []
         for item in node.items:
             text = self.of.read(item, reader)
-            if text in texts:
+            if text in texts and not self.may_repeat:
                 reader.fault(item, f"{shown_key(text)} is there twice", "each once")
             elif text is not None:
                 texts.append(text)
@@ -390,7 +391,8 @@ class Texts(ValueType[tuple[str, ...]]):
 
     def schema(self, of_field: JsonSchema) -> JsonSchema:
         one = self.of.schema({})
-        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}]}
+        is_distinct = {} if self.may_repeat else {"uniqueItems": True}
+        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, **is_distinct}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

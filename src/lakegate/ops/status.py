@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from lakegate.ids import JobName
+from lakegate.turns.lateness import is_late, overdue_ms
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.lock_record import JobState, LockRecord
 from lakegate.turns.protocol.ordering import OrderRule, describe, waits_for
@@ -151,16 +152,12 @@ def _late(job: JobStatus, record: LockRecord | None, live: Sessions, now_ms: int
     ticket = next((ticket for ticket in record.tickets if ticket.job == job.job), None)
     pause = record.paused.get(JobName(job.job))
     waiting_for = None if ticket is None else _reason(record, ticket.job, live, now_ms)
-    since_ms = job.completed_at_ms if job.completed_at_ms is not None or ticket is None else ticket.asked_at_ms
-    overdue_ms = 0
-    if job.every_ms is not None and since_ms is not None and job.idle_since_ms is None:
-        overdue_ms = max(0, now_ms - since_ms - job.every_ms)
     return replace(
         job,
         paused=None if pause is None else str(pause),
         paused_since_ms=None if pause is None else pause.since_ms,
-        overdue_ms=overdue_ms,
-        is_late=pause is None and job.every_ms is not None and overdue_ms > job.every_ms,
+        overdue_ms=overdue_ms(record, job.job, job.every_ms, now_ms),
+        is_late=is_late(record, job.job, job.every_ms, now_ms),
         waiting_for=waiting_for,
     )
 

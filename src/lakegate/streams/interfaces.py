@@ -97,6 +97,7 @@ class BatchResult:
     """Rows appended; for requests, rows changed and deleted in the table."""
     requests_matched: int = 0
     requests_waiting: int = 0
+    requests_dead: int = 0
     dead_letters: int = 0
     was_applied_before: bool = False
     """An earlier run had written the batch; nothing was written now."""

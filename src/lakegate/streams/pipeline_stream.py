@@ -22,13 +22,13 @@ from lakegate.spark.source_faults import file_trouble
 from lakegate.spark.source_files import PassedOver, TakenFiles
 from lakegate.spark.sources import Known, compared, left_out_columns, placed, read_stream, require_files
 from lakegate.streams.append import AppendStream
-from lakegate.streams.interfaces import StreamContext, StreamKind
+from lakegate.streams.interfaces import BatchResult, StreamContext, StreamKind
 from lakegate.streams.isolating import may_be_of_a_row, without_raising
 from lakegate.streams.maintenance.stream import MaintainStream
 from lakegate.streams.requests.erase import EraseStream
 from lakegate.streams.requests.standing import RequestTables
 from lakegate.streams.requests.stream import RequestStream
-from lakegate.telemetry.events import LeftOut, Noticed
+from lakegate.telemetry.events import BatchWritten, LeftOut, Noticed
 from lakegate.turns.protocol.fencing import PREFIX, lock_token
 from lakegate.turns.turn import HeldTurn
 
@@ -182,7 +182,25 @@ class StreamWork:
                 result = self._kind.run_batch(turn, marked, batch_id)
         if not self._is_governed and self._context.log.head(self._context.target) >= 0:
             self._govern()
+        if not result.was_applied_before:
+            self._written(turn, result, batch_id, is_sweep=False)
         return result.rows_written
+
+    def _written(self, turn: HeldTurn, result: BatchResult, batch_id: int, *, is_sweep: bool) -> None:
+        self._context.events.emit(
+            BatchWritten(
+                lock=self._table.lock,
+                job=self._spec.name,
+                epoch=turn.epoch,
+                batch=batch_id,
+                is_sweep=is_sweep,
+                rows_in=result.rows_in,
+                rows_written=result.rows_written,
+                rows_erased=result.rows_written if isinstance(self._spec.kind, Erase) else 0,
+                dead_letters=result.dead_letters,
+                dead_requests=result.requests_dead,
+            )
+        )
 
     def _may_be_of_a_row(self, error: BaseException) -> bool:
         assert self._spec.source is not None, "only streams with a source have batches"
@@ -240,7 +258,7 @@ class StreamWork:
         return self._kind.has_sweep_work()
 
     def run_sweep(self, turn: HeldTurn, batch_id: int) -> None:
-        self._kind.run_sweep(turn, batch_id)
+        self._written(turn, self._kind.run_sweep(turn, batch_id), batch_id, is_sweep=True)
 
     def idle_at(self) -> Mapping[TableLocation, Version]:
         return self._kind.idle_at()

@@ -5,11 +5,13 @@ No event carries a secret or a row value.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Outcome = Literal["completed", "replayed", "swept", "gave_up", "failed", "lost", "fenced"]
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,27 @@ class StepWritten:
     table: str
     version: int | None
     is_applied_before: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchWritten:
+    """A micro-batch or a sweep of a stream is written. Not emitted for a batch that an earlier run had written."""
+
+    lock: str
+    job: str
+    epoch: int
+    batch: int
+    is_sweep: bool
+    rows_in: int | None
+    """Records of the source; None where they are not counted."""
+    rows_written: int
+    """Rows appended; for requests, rows changed and deleted."""
+    rows_erased: int
+    """The rows of `rows_written` that an erase stream deleted."""
+    dead_letters: int
+    """Records that do not parse or fit."""
+    dead_requests: int
+    """Requests that cannot be applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +165,28 @@ class LeftOut:
     at_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLate:
+    """A stream is late: it has missed a whole turn. Emitted again when it no longer is."""
+
+    lock: str
+    job: str
+    is_late: bool
+    overdue_ms: int
+    """The time since its last completed turn, minus its pace."""
+    every_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncBehind:
+    """A sync's delay has exceeded a limit. Emitted again when it no longer does."""
+
+    sync: str
+    is_behind: bool
+    behind_ms: int
+    limit_ms: int
+
+
 Action = Literal["pause", "resume", "break"]
 
 
@@ -169,14 +214,22 @@ Event = (
     TurnWaits
     | TurnGranted
     | StepWritten
+    | BatchWritten
     | StepRepeated
     | StatementPublished
     | TurnEnded
     | JobIdle
     | Noticed
     | LeftOut
+    | StreamLate
+    | SyncBehind
     | PersonActed
 )
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """Returns the event as JSON data: `format`, `event` (its type), and its fields."""
+    return {"format": FORMAT, "event": type(event).__name__, **dataclasses.asdict(event)}
 
 
 class EventSink(Protocol):

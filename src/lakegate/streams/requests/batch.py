@@ -213,4 +213,5 @@ def result_of(decided: Decided, outcome: RequestOutcomes, met: Met | None) -> Ba
         rows_written=sum(met.counts().values()) if met else 0,
         requests_matched=sum(1 for one in outcome.settled.values() if one.matched_rows),
         requests_waiting=sum(1 for one in outcome.settled.values() if one.state == "waiting"),
+        requests_dead=sum(1 for one in outcome.settled.values() if one.state == "dead"),
     )

@@ -430,7 +430,7 @@ class PrecomputedBatches:
             erasures = parts.erasures(look)
             own = parts.reader.read(computed.taken.rows, erasures)
             if not own.requests:
-                return BatchResult(rows_in=0, dead_letters=letters, was_applied_before=True)
+                return BatchResult(rows_in=0, dead_letters=letters)  # bad records alone
             kept = parts.kept(own.keys, erasures, computed.decided.kept if is_own_unchanged else None)
             decided = parts.reader.decide(own, kept)
             change = _still_right(change, decided, erasures) or self._change(decided, erasures)

@@ -85,9 +85,12 @@ class RequestStream:
             enter_all(turn, self.tables(), self._context.session, self._spec.name)
             look = parts.deciding.in_turn()
             taken = parts.storing.taken_in(prepared, str(turn.epoch), batch_id)
-            letters, _ = parts.storing.store(turn, taken, batch_id)
+            letters, is_new = parts.storing.store(turn, taken, batch_id)
             self._precomputed.end_updates(batch_id)
-            return replace(self._stored.run(turn, batch_id, look), dead_letters=letters)
+            result = self._stored.run(turn, batch_id, look)
+            # A batch of bad records alone stores no request.
+            is_old = result.was_applied_before and not is_new
+            return replace(result, dead_letters=letters, was_applied_before=is_old)
         finally:
             self._precomputed.drop()
 

@@ -209,6 +209,7 @@ class Sweeps:
             rows_written=sum(met.counts().values()) if met else 0,
             requests_matched=sum(1 for outcome in settled.values() if outcome.matched_rows),
             requests_waiting=len(left),
+            requests_dead=sum(1 for outcome in settled.values() if outcome.state == "dead"),
         )
 
 
