@@ -88,9 +88,8 @@ def page(pipeline: str) -> str:
 def last_turns(turns: Iterable[TurnRow]) -> tuple[dict[str, list[TurnRow]], set[str]]:
     """Returns lock → its last `TURNS_MAX` turns, in order; and the locks that have more."""
     locks = facts.by_lock(turns)
-    return {lock: rows[-TURNS_MAX:] for lock, rows in locks.items()}, {
-        lock for lock, rows in locks.items() if len(rows) > TURNS_MAX
-    }
+    cut = {lock for lock, rows in locks.items() if len(rows) > TURNS_MAX}
+    return {lock: rows[-TURNS_MAX:] for lock, rows in locks.items()}, cut
 
 
 def turns_drawn(state: LiveState) -> tuple[str, Shown]:
