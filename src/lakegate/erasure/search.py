@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegate.erasure.actions import Named, named_in
-from lakegate.erasure.columns import Kind, Path
+from lakegate.erasure.columns import Kind, Path, decoded
 from lakegate.erasure.persons import Persons, typed
 
 BATCH_ROWS = 65_536
@@ -219,7 +219,7 @@ def _selected(array: pa.Array, rows: pa.Array | None, is_hit: pa.Array) -> Itera
 
 
 def _patterns(persons: Persons) -> list[str]:
-    values = sorted({re.escape(text) for person in persons.all for _, text in person.values})
+    values = [re.escape(text) for text in persons.texts]
     return ["|".join(values[at : at + PATTERNS_MAX]) for at in range(0, len(values), PATTERNS_MAX)]
 
 
@@ -396,7 +396,9 @@ def text(file: Any, persons: Persons) -> Searched:
             known = next((name for magic, name in COMPRESSED.items() if block.startswith(magic)), None)
             if known is not None:
                 raise NotLookedAt(f"it is compressed ({known})")
-        numbers |= persons.in_text((rest + block).decode(errors="replace"))
+        read = (rest + block).decode(errors="replace")
+        for form in {read, decoded(read)}:  # a checkpoint has paths as URIs
+            numbers |= persons.in_text(form)
         rest = block[-OVERLAP:]
     whole = persons.whole(numbers)
     for name in sorted({name for number, name in numbers if number in whole}):
