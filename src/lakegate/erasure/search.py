@@ -30,6 +30,8 @@ MAGIC = (b"PAR1", b"PARE")
 """The first bytes of a Parquet file, and of one with an encrypted footer."""
 OF_LOGS = (".json", ".parquet", ".crc", "_last_checkpoint")
 """Ends of the names of files in a log that hold actions, or facts in JSON."""
+VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+"""Types that some writers name in a file, with those that are compared instead."""
 COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -329,13 +331,14 @@ def _below(path: Path, kind: pa.DataType, get: _Get, *, is_flat: bool) -> Iterat
             return pc.list_flatten(array), parents if rows is None else rows.take(parents)
 
         yield from _below(path, kind.value_type, of_list, is_flat=False)
-    elif types.is_dictionary(kind):
+    elif types.is_dictionary(kind) or str(kind) in VIEWS:
+        plain = VIEWS.get(str(kind)) or kind.value_type
 
-        def of_dictionary(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array | None]:
+        def of_encoded(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array | None]:
             array, rows = get(batch)
-            return array.dictionary_decode(), rows
+            return array.cast(plain), rows
 
-        yield from _below(path, kind.value_type, of_dictionary, is_flat=is_flat)
+        yield from _below(path, plain, of_encoded, is_flat=is_flat)
     else:
         yield _Leaf(path, kind, get, is_flat)
 
