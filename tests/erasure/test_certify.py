@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyroaring import BitMap64
 
 from lakegate.delta import deletion_vectors
@@ -222,10 +223,13 @@ SAME_VALUES: list[tuple[str, Any, pa.Array]] = [
     ("0x0aff", "binary", pa.array([b"\x0a\xff"])),
     ("bob", "string", pa.array(["bob"], pa.large_string())),
     ("bob", "string", pa.array(["bob"]).dictionary_encode()),
+    ("bob", "string", pa.array(["bob"], pa.string_view())),
 ]
 
 
-@pytest.mark.parametrize(("text", "kind", "values"), SAME_VALUES, ids=[f"{one[1]} {one[0]}" for one in SAME_VALUES])
+@pytest.mark.parametrize(
+    ("text", "kind", "values"), SAME_VALUES, ids=[f"{one[2].type} {one[0]}" for one in SAME_VALUES]
+)
 def test_values_are_compared_as_values(tmp_path: Path, text: str, kind: str, values: pa.Array) -> None:
     """However the text writes them."""
     table = Written(tmp_path / "t")
@@ -496,3 +500,37 @@ def test_a_storage_around_or_inside_of_the_table_is_searched(tmp_path: Path, sto
     pq.write_table(pa.table({"key": [{"person": "bob"}]}), folder / "r.parquet")
     found = looked(table, "person=bob", storage=str(tmp_path / storage)).found
     assert {("live", "person"), ("requests of Gone", "key.person")} <= {(one.place, one.column) for one in found}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"who": "Jos\\u00e9 O\'Neil"}',
+        "file:/in/person=Jos%C3%A9%20O'Neil/1",
+        "who = 'José O''Neil'",
+        "'José O\\'Neil'",
+    ],
+)
+def test_a_value_is_found_in_a_text_that_escapes_it(tmp_path: Path, text: str) -> None:
+    """As JSON, as a URI, and as SQL; in a file, in a column, and in a commit."""
+    table = made(tmp_path / "t")
+    who = "person=José O'Neil"
+    (table.root / "note.txt").write_text(text)
+    assert [one.place for one in looked(table, who).found] == ["other file"]
+    (table.root / "note.txt").unlink()
+    table.commit(info={"userMetadata": f"note: {text}"})
+    assert [one.place for one in looked(table, who).found] == ["commit"] or "%" in text
+
+
+def test_a_table_of_another_writer_is_searched(tmp_path: Path) -> None:
+    """Written by delta-rs, with a DELETE and a checkpoint: the person is in the old file and the predicate, and nowhere else."""
+    path = str(tmp_path / "t")
+    write_deltalake(path, people("ada", "bob", "eve"))
+    DeltaTable(path).delete("person = 'bob'")
+    DeltaTable(path).create_checkpoint()
+    certificate = certify(Question(table=path, persons=(person("person=bob"),)))
+    assert certificate.not_looked_at == ()
+    assert {(one.place, one.where) for one in certificate.found} == {
+        ("old version", "rows"),
+        ("commit", "commitInfo: operationParameters.predicate"),
+    }

@@ -134,9 +134,15 @@ class Persons:
             for name, text in person.values:
                 for form in _forms(text, self._kinds[name]):
                     self._by_value[name].setdefault(form, set()).add(number)
-                self._named_by.setdefault(text, set()).add((number, name))
-                first = _WORD.search(text)
-                self._by_word.setdefault(first[0] if first else "", set()).add(text)
+                for written in {text, json.dumps(text)[1:-1], text.replace("'", "''"), text.replace("'", "\\'")}:
+                    self._named_by.setdefault(written, set()).add((number, name))
+                    first = _WORD.search(written)
+                    self._by_word.setdefault(first[0] if first else "", set()).add(written)
+
+    @property
+    def texts(self) -> list[str]:
+        """The values as they may be written in a text: also with the escapes of JSON and SQL."""
+        return sorted(self._named_by)
 
     def hashes(self, numbers: Iterable[int]) -> list[str]:
         """Returns the salted hashes of persons, sorted."""

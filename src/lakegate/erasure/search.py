@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegate.erasure.actions import Named, named_in
-from lakegate.erasure.columns import Kind, Path
+from lakegate.erasure.columns import Kind, Path, decoded
 from lakegate.erasure.persons import Persons, typed
 
 BATCH_ROWS = 65_536
@@ -30,6 +30,8 @@ MAGIC = (b"PAR1", b"PARE")
 """The first bytes of a Parquet file, and of one with an encrypted footer."""
 OF_LOGS = (".json", ".parquet", ".crc", "_last_checkpoint")
 """Ends of the names of files in a log that hold actions, or facts in JSON."""
+VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+"""Types that some writers name in a file, with those that are compared instead."""
 COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -219,7 +221,7 @@ def _selected(array: pa.Array, rows: pa.Array | None, is_hit: pa.Array) -> Itera
 
 
 def _patterns(persons: Persons) -> list[str]:
-    values = sorted({re.escape(text) for person in persons.all for _, text in person.values})
+    values = [re.escape(text) for text in persons.texts]
     return ["|".join(values[at : at + PATTERNS_MAX]) for at in range(0, len(values), PATTERNS_MAX)]
 
 
@@ -329,13 +331,14 @@ def _below(path: Path, kind: pa.DataType, get: _Get, *, is_flat: bool) -> Iterat
             return pc.list_flatten(array), parents if rows is None else rows.take(parents)
 
         yield from _below(path, kind.value_type, of_list, is_flat=False)
-    elif types.is_dictionary(kind):
+    elif types.is_dictionary(kind) or str(kind) in VIEWS:
+        plain = VIEWS.get(str(kind)) or kind.value_type
 
-        def of_dictionary(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array | None]:
+        def of_encoded(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array | None]:
             array, rows = get(batch)
-            return array.dictionary_decode(), rows
+            return array.cast(plain), rows
 
-        yield from _below(path, kind.value_type, of_dictionary, is_flat=is_flat)
+        yield from _below(path, plain, of_encoded, is_flat=is_flat)
     else:
         yield _Leaf(path, kind, get, is_flat)
 
@@ -396,7 +399,9 @@ def text(file: Any, persons: Persons) -> Searched:
             known = next((name for magic, name in COMPRESSED.items() if block.startswith(magic)), None)
             if known is not None:
                 raise NotLookedAt(f"it is compressed ({known})")
-        numbers |= persons.in_text((rest + block).decode(errors="replace"))
+        read = (rest + block).decode(errors="replace")
+        for form in {read, decoded(read)}:  # a checkpoint has paths as URIs
+            numbers |= persons.in_text(form)
         rest = block[-OVERLAP:]
     whole = persons.whole(numbers)
     for name in sorted({name for number, name in numbers if number in whole}):
