@@ -54,7 +54,8 @@ def put(folder: Path, *records: dict[str, str | None]) -> None:
 def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pipeline that has run until nothing was left to do."""
     made = tmp_path_factory.mktemp("pipeline")
-    (made / "lakegate.yml").write_text(FILE)
+    hook = f"{{command: [sh, -c, 'cat >>{made}/messages; echo >>{made}/messages']}}"
+    (made / "lakegate.yml").write_text(f"{FILE}on_event: {{page: {hook}}}\n")
     put(made / "in", *({"id": f"i{n}", "person": f"p{n % 5}"} for n in range(20)))
     put(made / "change", {"id": "i1", "person": "p9"}, {"id": None, "person": "p8"})
     put(made / "gone", {"person": "p2"})
@@ -120,6 +121,19 @@ def test_verify_and_status_after_a_run_find_nothing_broken(left: Left) -> None:
     assert remains["version"] <= left.head
     assert {turn["job"] for turn in left.turns if turn["outcome"] == "completed"} == set(JOBS)
     assert left.is_unchanged
+
+
+@pytest.mark.timeout(1200)
+def test_the_dead_request_and_the_erasure_are_passed_to_the_hook(left: Left) -> None:
+    """Once each, with counts and without values."""
+    text = (left.root / "messages").read_text()
+    messages = [json.loads(line) for line in text.splitlines()]
+    found = [
+        (one["event"], one["job"], one["details"].get("rows_erased", one["details"].get("dead_requests")))
+        for one in messages
+    ]
+    assert found == [("dead_letters", "Change", 1), ("erased", "Gone", 4)]
+    assert [value for value in ("p8", "p2") if value in text] == []
 
 
 @pytest.mark.timeout(1200)

@@ -28,7 +28,7 @@ class Receiver:
     def take(self, path: str, body: bytes) -> int:
         """Notes a request, and returns its answer once it is allowed."""
         with self._came:
-            self.messages.append(json.loads(body))
+            self.messages.append(json.loads(body or b"{}"))
             self.paths.append(path)
             count = len(self.messages)
             self._came.notify_all()
@@ -50,7 +50,7 @@ def receiver(answer: Callable[[int], int] = lambda n: 200) -> Iterator[Receiver]
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            status = made.take(self.path, self.rfile.read(int(self.headers["Content-Length"])))
+            status = made.take(self.path, self.rfile.read(int(self.headers["Content-Length"] or 0)))
             with contextlib.suppress(OSError):  # the sender has given up
                 self.send_response(status)
                 self.send_header("Location", "/elsewhere")
