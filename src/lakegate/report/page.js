@@ -162,13 +162,20 @@
     const head = add(add(grid, 'thead'), 'tr');
     table.headings.forEach((name, place) => { cell(head, 'th', place, name).scope = 'col'; });
     const body = add(grid, 'tbody');
-    for (const cells of table.rows.slice(first, first + PAGE_ROWS)) {
+    table.rows.slice(first, first + PAGE_ROWS).forEach((cells, offset) => {
       const row = add(body, 'tr');
-      cells.forEach((text, place) => cell(row, 'td', place, text));
-    }
+      const link = table.links[first + offset];
+      if (table.anchors.length) row.id = table.anchors[first + offset];
+      cells.forEach((text, place) => {
+        const isLink = link && place === table.linkColumn;
+        const element = cell(row, 'td', place, isLink ? undefined : text);
+        if (isLink) add(element, 'a', text).href = `#${link}`;
+      });
+    });
     frame.replaceChildren(grid);
     frame.scrollTop = 0;
   };
+  const shown = new Map(); // table → a function that opens it at a row
   for (const details of document.querySelectorAll('details[data-table]')) {
     const table = tables.get(details.dataset.table);
     const frame = details.querySelector('.scrolling');
@@ -183,12 +190,35 @@
       [before.disabled, after.disabled] = [first === 0, last === table.rows.length];
     };
     details.addEventListener('toggle', () => { if (details.open && !frame.firstChild) show(); });
+    shown.set(table.id, (row) => {
+      first = row - (row % PAGE_ROWS);
+      details.open = true;
+      show();
+    });
     pages.addEventListener('click', (event) => {
       if (!event.target.dataset.page) return;
       first += PAGE_ROWS * Number(event.target.dataset.page);
       show();
     });
   }
+
+  // ---- links to a row of a long table: the table is opened at that row first
+  const follow = () => {
+    const name = decodeURIComponent(location.hash.slice(1));
+    for (const table of name ? report.tables : []) {
+      const row = table.anchors.indexOf(name);
+      if (row < 0 || !shown.has(table.id)) continue;
+      shown.get(table.id)(row);
+      for (const aimed of document.querySelectorAll('tr.aimed')) aimed.classList.remove('aimed');
+      const target = document.getElementById(name);
+      target.classList.add('aimed');
+      target.scrollIntoView({ block: 'center' });
+    }
+  };
+  const go = (anchor) => {
+    if (location.hash === `#${anchor}`) follow();
+    else location.hash = anchor;
+  };
 
   // ---- drawing
   // Under the item, or over it where the window ends; beside the chart's edge never, so that a narrow screen shows it whole.
@@ -286,6 +316,11 @@
     const element = document.getElementById(drawing.id);
     drawing.chart = echarts.init(element, null, { renderer: 'canvas' });
     drawing.chart.setOption(option(drawing));
+    drawing.chart.on('click', (item) => {
+      const { table } = rowOf(drawing, item.seriesId, item.value);
+      const link = table.links[item.value[item.value.length - 1]];
+      if (link) go(link);
+    });
     drawing.chart.on('datazoom', (event) => {
       const { start, end } = event.batch ? event.batch[0] : event;
       drawing.seen = [start, end];
@@ -317,6 +352,12 @@
     }
   });
 
+  document.addEventListener('click', (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (link && link.hash === location.hash) follow(); // no change of the address, so no event of its own
+  });
+  addEventListener('hashchange', follow);
+
   const redraw = () => {
     known.clear();
     for (const drawing of drawings) {
@@ -337,4 +378,5 @@
   };
   addEventListener('beforeprint', () => redrawAt(PRINT_WIDTH_PX, true));
   addEventListener('afterprint', () => redrawAt('auto', false));
+  follow();
 })();
