@@ -48,11 +48,11 @@ def test_rows_of_no_input_have_a_line_only_where_there_are_some() -> None:
 def test_the_sentence_says_what_each_run_came_to() -> None:
     """Also of a run without turns that was right."""
     assert sentence(COMPARISON) == (
-        "Two jobs on one table, one killed in the middle: with turns, the table is exactly the expected one; "
-        "without, careful, 67 rows differ."
+        "Two jobs on one table, one killed in the middle – with turns: the table is exactly the expected one; "
+        "without, careful: 67 rows differ."
     )
     assert sentence(replace(COMPARISON, runs=(RIGHT, replace(WRONG, faults=())))).endswith(
-        "without, careful, the table is exactly the expected one."
+        "without, careful: the table is exactly the expected one."
     )
 
 

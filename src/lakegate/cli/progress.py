@@ -112,12 +112,13 @@ class Bars:
         from rich.progress import BarColumn, Progress, TextColumn
 
         # A copy of standard error: while Spark starts in this process, standard error goes to a log.
-        console = Console(file=os.fdopen(os.dup(sys.stderr.fileno()), "w"))
+        self._screen = os.fdopen(os.dup(sys.stderr.fileno()), "w")
+        console = Console(file=self._screen)
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.fields[rows]}"))
         self._bars = Progress(*columns, console=console)
         self._tasks = {stage: self._bars.add_task(stage, total=None, start=False, rows="") for stage in stages}
         self._left_s, self._noted_s, self._last = 0.0, time.monotonic(), ""
-        self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=4, transient=True)
+        self._live = Live(self, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Bars:
         self._live.start()
@@ -125,6 +126,7 @@ class Bars:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+        self._screen.close()
 
     def show(self, data: dict[str, Any]) -> None:
         """Shows one event; safe to use from several threads."""
@@ -141,7 +143,8 @@ class Bars:
             self._bars.update(task, total=data["rows_max"], completed=data["rows"], rows=rows)
         self._left_s, self._noted_s = data["seconds_left"], time.monotonic()
 
-    def _drawn(self) -> Any:
+    def __rich__(self) -> Any:
+        """Returns the lines as they are now, for each refresh."""
         from rich.console import Group
         from rich.text import Text
 

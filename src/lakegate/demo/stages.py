@@ -62,7 +62,7 @@ class Stages:
                 "event": "DemoProgress",
                 "stage": self._stage,
                 "rows": rows,
-                "rows_max": self._rows_max,
+                "rows_max": 0 if self._stage in (PREPARING, COMPARING) else self._rows_max,
                 "seconds_left": round(seconds_left(self._first, self._stage, share, time.monotonic() - self._began_s)),
             }
         )

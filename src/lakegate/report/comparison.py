@@ -70,8 +70,8 @@ def sentence(comparison: Comparison) -> str:
     jobs = len({write.job for run in comparison.runs for write in run.writes})
     number = NUMBERS.get(jobs, str(jobs))
     killed = ", one killed in the middle" if any(run.killed for run in comparison.runs) else ""
-    said = "; ".join(f"{run.name}, {_verdict(run)}" for run in comparison.runs)
-    return f"{number} jobs on one table{killed}: {said}."
+    said = "; ".join(f"{run.name}: {_verdict(run)}" for run in comparison.runs)
+    return f"{number} jobs on one table{killed} – {said}."
 
 
 def _verdict(run: ComparedRun) -> str:
@@ -238,7 +238,7 @@ def overlapping(writes: Sequence[Write]) -> list[tuple[int, int]]:
     for at_ms, step in edges:
         if count < 2 <= count + step:
             since = at_ms
-        elif count + step < 2 <= count and at_ms > since:
+        elif count + step < 2 <= count:
             found.append((since, at_ms))
         count += step
     return found
