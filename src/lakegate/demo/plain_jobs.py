@@ -56,6 +56,7 @@ class PlainJobs:
         self._arguments += [] if servers is None else ["--kafka", servers]
         self._arguments += [] if lake.s3 is None else ["--s3", lake.s3]
         self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._starting = threading.Lock()
         self._ready: set[str] = set()
         self._said: queue.Queue[tuple[str, Line | int]] = queue.Queue()
         """Job → its next line, or the exit status of its process."""
@@ -71,10 +72,11 @@ class PlainJobs:
             thread.join()
 
     def start(self) -> None:
-        """Starts the processes, and does not wait for them."""
-        for job in JOBS:
-            if job not in self._processes:
-                self._start(job)
+        """Starts the processes, and does not wait for them; may be called by several threads."""
+        with self._starting:
+            for job in JOBS:
+                if job not in self._processes:
+                    self._start(job)
 
     def run(self, variant: str, *, is_killed: bool = True) -> PlainRun:
         """Runs all jobs in a variant to the end of their sources, beginning when all are ready.
