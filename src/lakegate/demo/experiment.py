@@ -71,9 +71,8 @@ NOTES = (
     "The expected table comes from a replay of the input in plain Python, without Spark. A row that differs from it is traced to "
     "its commit by the table's change data feed.",
     "How rows of erased people come back without an order, and rows stay under an old person: a request and the rows that it "
-    "concerns pass each other. The append has "
-    "read the requests before this one is stored, and the MERGE of the request has not seen the rows of the append, so neither "
-    "conflicts with the other.",
+    "concerns pass each other. The append has read the requests before this one is stored, and the MERGE of the request has read "
+    "the table before the append commits. Delta reports a conflict only to a MERGE that commits after the append.",
     "Compare order and rows, not seconds: the runs have one machine, and the later ones find drivers that are warm.",
 )
 """The report's notes on the runs."""
