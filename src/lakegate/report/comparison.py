@@ -31,7 +31,7 @@ class Line:
     label: str
     values: tuple[str, ...]
     kind: str = ""
-    """`sum` for the sums of the lines above; `verdict` for the last line."""
+    """`fault`: rows that differ; `sum`: a sum of the lines above; `verdict`: the last line."""
 
 
 def lines(comparison: Comparison) -> list[Line]:
@@ -47,14 +47,14 @@ def lines(comparison: Comparison) -> list[Line]:
         line("writes that overlapped", (run.overlaps for run in runs)),
         line("conflicts, repeated", (sum(run.conflicts.values()) for run in runs)),
         line("rows expected", (run.expected_rows for run in runs), "sum"),
-        line("− missing", (run.rows(FaultKind.MISSING) for run in runs)),
+        line("− missing", (run.rows(FaultKind.MISSING) for run in runs), "fault"),
     ]
     for kind in ADDED:
         if kind is not FaultKind.UNKNOWN or any(run.rows(kind) for run in runs):
-            found.append(line(f"+ {kind.value}", (run.rows(kind) for run in runs)))
+            found.append(line(f"+ {kind.value}", (run.rows(kind) for run in runs), "fault"))
     found += [
         line("= rows in the table", (run.final_rows for run in runs), "sum"),
-        line("of them with a wrong value", (run.rows(FaultKind.WRONG) for run in runs)),
+        line("of them with a wrong value", (run.rows(FaultKind.WRONG) for run in runs), "fault"),
         line("rows that differ in all", (run.differing_rows for run in runs), "sum"),
         Line(
             label="the table is",
@@ -111,7 +111,7 @@ def _row(line: Line, runs: Sequence[ComparedRun]) -> str:
         kind = ""
         if line.kind == "verdict":
             kind = " bad" if run.differing_rows else " good"
-        elif line.kind != "sum" and line.label[0] in "−+o" and value != "0":
+        elif line.kind == "fault" and value != "0":
             kind = " bad"
         cells += f'<td class="number{kind}">{escape(value)}</td>'
     return f'<tr class="{line.kind}"><th scope="row">{escape(line.label)}</th>{cells}</tr>'
