@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,30 @@ from confluent_kafka import Producer
 
 from lakegate import settings
 from lakegate.config.model import Pipeline
-from lakegate.demo import journal
-from lakegate.demo.expected import compare, replay
-from lakegate.demo.experiment import CONFLICT, Run, commits_of, machine, read, reading, run_without_turns, side_of
+from lakegate.demo.expected import replay
+from lakegate.demo.experiment import (
+    CONFLICT,
+    TABLE,
+    TurnsRun,
+    final_table,
+    machine,
+    reading,
+    with_turns,
+    without_turns,
+)
 from lakegate.demo.generator import generate
-from lakegate.demo.lake import INGESTION, LOCK, MUTATION, TTL, Lake
+from lakegate.demo.lake import CAREFUL, INGESTION, LOCK, MUTATION, TTL, Lake
+from lakegate.demo.plain_jobs import PlainJobs
 from lakegate.demo.records import FOLDERS, Inputs
 from lakegate.demo.servers import kafka_broker, zookeeper
+from lakegate.demo.stages import WITHOUT_CAREFUL
 from lakegate.ops import inspection
-from lakegate.report import facts
-from lakegate.report.data import Comparison, Outcome, ReportData, TurnRow
+from lakegate.report.data import ComparedRun, Comparison, Outcome, ReportData, TurnRow
 from lakegate.report.html_file import render
 
 ROWS = 1200
 AFTER = {MUTATION: INGESTION, TTL: MUTATION}
 """The order of `lakegate.yml`."""
-NO_COORDINATOR = "no coordinator"
 
 
 def main(folder: Path, seed: int = 7) -> int:
@@ -54,30 +63,28 @@ def main(folder: Path, seed: int = 7) -> int:
         text = text.replace("127.0.0.1:2181", node.address).replace("127.0.0.1:9092", servers)
         lake.spec.write_text(text, encoding="utf-8")
         ours, pipeline = run_with_turns(lake)
-        bare, lines = run_without_turns(lake, print_line, servers=servers, is_killed=False)
-    turns = [TurnRow.from_event(event) for event in inspection.turns_of(pipeline)]
-    brought = [str(key) for key in inputs.engagements.column("engagement_id").to_pylist()]
+        with PlainJobs(lake, print_line, servers=servers) as jobs:
+            bare = jobs.run(CAREFUL, is_killed=False)
+    expected = replay(inputs)
     with reading(lake) as spark:
-        with_turns, without = (
-            side_of(run, compare(replay(inputs), read(spark, lake, table), brought=brought))
-            for run, table in ((ours, lake.table), (bare, lake.table_without))
-        )
-    comparison = Comparison(with_coordinator=with_turns.column, without_coordinator=without.column)
+        tables = [
+            final_table(spark, lake, inputs, expected, place, name)
+            for place, name in ((lake.table, TABLE), (lake.table_without(CAREFUL), f"{TABLE} {WITHOUT_CAREFUL}"))
+        ]
+    compared = (with_turns(ours, tables[0]), without_turns(WITHOUT_CAREFUL, bare, tables[1]))
+    comparison = Comparison(runs=compared)
     data = ReportData(
         pipeline=pipeline.name,
         made_at_ms=time.time_ns() // 1_000_000,
         machine=machine(),
-        turns=(*turns, *(as_turn(window) for window in journal.windows(lines))),
-        commits=(
-            *commits_of(lake, lake.table, "engagement"),
-            *commits_of(lake, lake.table_without, NO_COORDINATOR),
-        ),
+        turns=ours.turns,
+        commits=tuple(commit for table in tables for commit in table.commits),
         comparison=comparison,
     )
     lake.report.write_text(render(data), encoding="utf-8")
-    wrong = faults(turns, ours, pipeline)
-    if not with_turns.difference.is_none:
-        wrong.append(f"the table is not as it should be: {with_turns.difference}")
+    wrong = faults(compared[0], ours.turns, pipeline)
+    if compared[0].differing_rows:
+        wrong.append(f"the table is not as it should be: {compared[0].faults}")
     said = {"wrong": wrong, "report": str(lake.report), **json.loads(comparison.to_json())}
     print(json.dumps(said, indent=2), flush=True)
     return 1 if wrong else 0
@@ -93,9 +100,8 @@ def fill_topics(servers: str, inputs: Inputs) -> None:
         raise SystemExit("the broker did not take the records")
 
 
-def run_with_turns(lake: Lake) -> tuple[Run, Pipeline]:
+def run_with_turns(lake: Lake) -> tuple[TurnsRun, Pipeline]:
     """Runs three applications, as on three clusters: each `lakegate run` is a process with a Spark driver of its own."""
-    began_s = time.monotonic()
     command = [sys.executable, "-m", "lakegate", "run", "--until-idle", "--spec", str(lake.spec), "--output", "jsonl"]
     started = []
     for streams in ([INGESTION], [MUTATION], [TTL, "Audit", "--together"]):
@@ -113,19 +119,11 @@ def run_with_turns(lake: Lake) -> tuple[Run, Pipeline]:
     for event in events:
         conflicts.update(CONFLICT.findall(f"{event.get('conflict') or ''} {event.get('reason') or ''}"))
     pipeline = settings.load_pipeline(str(lake.spec))
-    turns = [TurnRow.from_event(event) for event in inspection.turns_of(pipeline)]
-    run = Run(
-        batches=sum(last - first + 1 for first, last in (turn.batches for turn in turns if turn.batches)),
-        conflicts=dict(conflicts),
-        overlaps=sum(len(facts.overlapping(facts.holds(own))) for own in facts.by_lock(turns).values()),
-        restarts=0,
-        killed=0,
-        elapsed_s=time.monotonic() - began_s,
-    )
-    return run, pipeline
+    turns = tuple(TurnRow.from_event(event) for event in inspection.turns_of(pipeline))
+    return TurnsRun(turns=turns, conflicts=dict(conflicts), killed=0, failed={}), pipeline
 
 
-def faults(turns: list[TurnRow], run: Run, pipeline: Pipeline) -> list[str]:
+def faults(run: ComparedRun, turns: Sequence[TurnRow], pipeline: Pipeline) -> list[str]:
     """Returns the promises that the run with turns broke."""
     wrong = [str(violation) for violation in inspection.verify_pipeline(pipeline).violations]
     if run.overlaps or run.conflicts:
@@ -152,22 +150,10 @@ def out_of_order(jobs: list[str]) -> list[str]:
     return wrong
 
 
-def as_turn(window: journal.Window) -> TurnRow:
-    """Converts a write without a turn into the row that the report draws."""
-    return TurnRow(
-        lock=NO_COORDINATOR,
-        job=window.job,
-        asked_at_ms=window.from_ms,
-        granted_at_ms=window.from_ms,
-        released_at_ms=window.until_ms,
-        outcome=Outcome.FAILED if window.error else Outcome.COMPLETED,
-        reason=window.error,
-    )
-
-
 def print_line(event: dict[str, Any]) -> None:
     """Prints an event for the person who watches the run."""
-    print(f"{event.get('job') or '':10} {event['text']}", flush=True)
+    if event["event"] == "Noticed":
+        print(f"{event.get('job') or '':10} {event['text']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ def test_report_writes_one_page_and_prints_its_path(lake: Lake) -> None:
 
 def test_the_report_of_the_demo_s_lake_has_its_comparison(lake: Lake) -> None:
     """The demo leaves its findings next to the file; if they are damaged, the command names the file and writes no report."""
-    page, title = lake.root / "out.html", "With the coordinator, and without"
+    page, title = lake.root / "out.html", "With turns, and without"
     lakegate("report", "--html", page, "--spec", lake.root)
     assert title not in page.read_text()
     left = lake.root / "comparison.json"

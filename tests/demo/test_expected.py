@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from lakegate.demo.expected import COLUMNS, Difference, Row, arrived, compare, replay
+from lakegate.demo.expected import COLUMNS, Change, Row, arrived, blamed, compare, replay
 from lakegate.demo.records import ENGAGEMENTS, ERASURES, MUTATIONS, Inputs, read_inputs
+from lakegate.report.data import FaultKind
 
 PERSON = COLUMNS.index("person_id")
 
@@ -55,43 +57,84 @@ def test_the_replay_of_a_small_case_is_what_a_hand_gets() -> None:
     assert replay(CASE)["1"][COLUMNS.index("engagement_time")] == 1_714_521_600_000_000
 
 
+def counts(table: list[Row]) -> dict[FaultKind, int]:
+    """The kinds of rows that differ, with their number."""
+    found = compare(replay(CASE), table, brought=IDS)
+    return {kind: keys.total() for kind, keys in found.items() if keys}
+
+
 def test_the_right_table_has_no_difference() -> None:
     """In any order of its rows."""
-    difference = compare(replay(CASE), reversed(final()), brought=IDS)
-    assert difference.is_none
-    assert (difference.expected_rows, difference.final_rows) == (4, 4)
+    assert counts(final()[::-1]) == {}
 
 
 ROW_4 = next(row for row in arrived(CASE) if row[0] == "4")
 
 
 @pytest.mark.parametrize(
-    ("table", "what", "count"),
+    ("table", "kind", "count"),
     [
-        (final()[1:], "missing_rows", 1),
-        ([*final(), *final()[:2], final()[0]], "doubled_rows", 3),
-        ([changed(final()[0], person_id="ann"), *final()[1:]], "wrong_person_rows", 1),
-        ([*final(), changed(ROW_4, person_id="p1")], "not_erased_rows", 1),
-        ([*final(), changed(ROW_4, person_id="cas")], "not_erased_rows", 1),
-        ([changed(final()[0], subject="other"), *final()[1:]], "other_rows", 1),
-        ([*final(), changed(ROW_4, engagement_id="99")], "other_rows", 1),
-        ([], "missing_rows", 4),
+        (final()[1:], FaultKind.MISSING, 1),
+        ([*final(), *final()[:2], final()[0]], FaultKind.DOUBLED, 3),
+        ([changed(final()[0], person_id="ann"), *final()[1:]], FaultKind.WRONG, 1),
+        ([*final(), changed(ROW_4, person_id="p1")], FaultKind.ERASED, 1),
+        ([*final(), changed(ROW_4, person_id="cas")], FaultKind.ERASED, 1),
+        ([changed(final()[0], subject="other"), *final()[1:]], FaultKind.WRONG, 1),
+        ([*final(), changed(ROW_4, engagement_id="99")], FaultKind.UNKNOWN, 1),
+        ([], FaultKind.MISSING, 4),
     ],
 )
-def test_each_kind_of_difference_is_counted_as_itself_alone(table: list[Row], what: str, count: int) -> None:
-    """Missing, doubled, under a wrong person, not erased, otherwise changed: one name each, and never right."""
-    difference = compare(replay(CASE), table, brought=IDS)
-    kinds = [name for name in Difference.__dataclass_fields__ if name not in ("expected_rows", "final_rows")]
-    assert {name: getattr(difference, name) for name in kinds if getattr(difference, name)} == {what: count}
-    assert not difference.is_none
-    assert difference.final_rows == len(table)
+def test_each_kind_of_difference_is_counted_as_itself_alone(table: list[Row], kind: FaultKind, count: int) -> None:
+    """Missing, doubled, of erased people, of no input, with a wrong value: one name each, and never right."""
+    assert counts(table) == {kind: count}
 
 
 def test_a_missing_and_a_duplicate_row_do_not_cancel_each_other() -> None:
     """The count of rows is right, the table is not."""
-    difference = compare(replay(CASE), [*final()[1:], final()[1]], brought=IDS)
-    assert difference.final_rows == difference.expected_rows
-    assert (difference.missing_rows, difference.doubled_rows, difference.is_none) == (1, 1, False)
+    table = [*final()[1:], final()[1]]
+    assert len(table) == len(EXPECTED)
+    assert counts(table) == {FaultKind.MISSING: 1, FaultKind.DOUBLED: 1}
+
+
+def test_the_kinds_add_up_to_the_rows_of_the_table() -> None:
+    """Also where a row has several faults: a doubled row of an erased person, a doubled row with a wrong value."""
+    wrong = changed(final()[0], person_id="ann")
+    table = [wrong, wrong, *final()[2:], ROW_4, ROW_4, changed(ROW_4, engagement_id="99")]
+    found = Counter(counts(table))
+    added = found[FaultKind.DOUBLED] + found[FaultKind.ERASED] + found[FaultKind.UNKNOWN]
+    assert len(EXPECTED) - found[FaultKind.MISSING] + added == len(table)
+    assert found == {
+        FaultKind.MISSING: 1,
+        FaultKind.DOUBLED: 2,
+        FaultKind.ERASED: 1,
+        FaultKind.UNKNOWN: 1,
+        FaultKind.WRONG: 1,
+    }
+
+
+def test_a_row_that_differs_is_traced_to_the_commit_that_brought_it() -> None:
+    """Doubled: the last commits that wrote it; missing: the one that deleted it; any other: the last that wrote it."""
+
+    def written(key: str, version: int) -> Change:
+        return Change(key=key, version=version, is_delete=False)
+
+    changes = [
+        written("1", 5), written("1", 2), Change(key="2", version=4, is_delete=True), written("2", 1), written("4", 3),
+        written("3", 1), written("3", 6),
+    ]  # fmt: skip
+    faults = {
+        FaultKind.DOUBLED: Counter({"1": 1}),
+        FaultKind.MISSING: Counter({"2": 1}),
+        FaultKind.ERASED: Counter({"4": 1, "5": 1}),
+        FaultKind.WRONG: Counter({"3": 1}),
+    }
+    assert set(blamed(faults, changes)) == {
+        (FaultKind.DOUBLED, 5, 1),
+        (FaultKind.MISSING, 4, 1),
+        (FaultKind.ERASED, 3, 1),
+        (FaultKind.ERASED, None, 1),  # no commit of the feed: it was lost
+        (FaultKind.WRONG, 6, 1),
+    }
 
 
 @pytest.mark.data

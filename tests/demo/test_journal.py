@@ -1,8 +1,9 @@
-"""Results of the jobs without turns: windows of writing, overlaps, conflicts."""
+"""Results of the jobs without turns: writes, overlaps, conflicts."""
 
 from __future__ import annotations
 
-from lakegate.demo.journal import Line, Window, batches, conflicts, overlaps, windows
+from lakegate.demo.journal import Line, batches, conflicts, overlaps, writes
+from lakegate.report.data import CommitRow, Ended
 
 
 def line(at_ms: int, job: str, what: str, batch: int | None = 0, error: str | None = None) -> Line:
@@ -27,20 +28,39 @@ LINES = [
 ]
 
 
-def test_a_window_is_from_the_beginning_of_a_write_to_its_end_however_it_ended() -> None:
-    """Ended, failed and killed close a window; one left open lasts to the last line."""
-    assert windows(LINES)[:3] == [
-        Window(job="Ingestion", from_ms=10, until_ms=20),
-        Window(job="TTL", from_ms=15, until_ms=40, error="ConcurrentDeleteReadException"),
-        Window(job="Mutation", from_ms=20, until_ms=35),
+def commit(version: int, at_ms: int, job: str) -> CommitRow:
+    return CommitRow(table="t", version=version, timestamp_ms=at_ms, job=job, operation="WRITE")
+
+
+def test_a_write_lasts_from_its_beginning_to_its_end_however_it_ended() -> None:
+    """Written, failed, killed; one left open lasts to the last line."""
+    found = writes(LINES, ())
+    assert [(one.job, one.from_ms, one.until_ms, one.ended) for one in found] == [
+        ("Ingestion", 10, 20, Ended.WRITTEN),
+        ("TTL", 15, 40, Ended.CONFLICT),
+        ("Mutation", 20, 35, Ended.WRITTEN),
+        ("TTL", 50, 60, Ended.WRITTEN),
+        ("Ingestion", 60, 70, Ended.KILLED),
+        ("Ingestion", 80, 90, Ended.FAILED),
     ]
-    assert Window(job="Ingestion", from_ms=60, until_ms=70) in windows(LINES)
-    assert windows([*LINES, line(95, "TTL", "began", 1), line(99, "Mutation", "restarted")])[-1].until_ms == 99
+    left_open = writes([*LINES, line(95, "TTL", "began", 1), line(99, "Mutation", "restarted")], ())[-1]
+    assert (left_open.until_ms, left_open.ended) == (99, Ended.FAILED)
+
+
+def test_a_commit_is_that_of_the_write_of_its_job_that_went_on() -> None:
+    """The killed write has committed; the one after it, which found its batch in the table, has not."""
+    commits = [commit(1, 15, "Ingestion"), commit(2, 30, "Mutation"), commit(3, 69, "Ingestion")]
+    found = {(one.job, one.from_ms): one.versions for one in writes(LINES, commits)}
+    assert {write: versions for write, versions in found.items() if versions} == {
+        ("Ingestion", 10): (1,),
+        ("Mutation", 20): (2,),
+        ("Ingestion", 60): (3,),
+    }
 
 
 def test_overlaps_are_pairs_of_two_jobs_that_wrote_at_once() -> None:
     """TTL overlapped Ingestion and Mutation; that one write begins as another ends is no overlap."""
-    assert overlaps(LINES) == 2
+    assert overlaps(writes(LINES, ())) == 2
     assert overlaps([]) == 0
 
 

@@ -16,7 +16,7 @@ from lakegate.cli.app import app
 from lakegate.config import Append, Erase, FilesSource, Mutate
 from lakegate.demo.generator import generate
 from lakegate.demo.killer import Killed, Killer
-from lakegate.demo.lake import JOBS, LOCK, Lake, fill, open_lake
+from lakegate.demo.lake import JAVA_OPTIONS, JOBS, LOCK, Lake, fill, open_lake
 from lakegate.demo.records import Cut
 from lakegate.errors import InvalidRequest
 from lakegate.turns.protocol.ordering import After, NoRule
@@ -59,6 +59,18 @@ def test_a_second_demo_empties_what_the_first_one_made_and_nothing_else(tmp_path
         (tmp_path / "my-notes.txt").write_text("kept")
     with open_lake(tmp_path):
         assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.json", "my-notes.txt"]
+
+
+def test_the_archive_of_classes_outlives_a_demo_and_every_driver_maps_it(tmp_path: Path) -> None:
+    """Those of the pipeline's file, too; without the file no driver asks for it."""
+    with open_lake(tmp_path) as lake:
+        assert "SharedArchiveFile" not in lake.conf[JAVA_OPTIONS]
+        lake.archive.write_text("classes")
+    with open_lake(tmp_path) as lake:
+        fill(lake, generate(1, 100), CUT)
+        option = f'"-XX:SharedArchiveFile={lake.archive}"'
+        assert option in lake.conf[JAVA_OPTIONS]
+        assert option in settings.load_pipeline(str(lake.spec), environ={}).spark[JAVA_OPTIONS]
 
 
 def test_two_demos_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:

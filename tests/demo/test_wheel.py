@@ -13,8 +13,10 @@ import pytest
 
 import lakegate
 from lakegate import settings
-from lakegate.demo.lake import INGESTION, Lake
+from lakegate.demo.lake import INGESTION, JOBS, Lake
 from lakegate.ops import inspection
+from lakegate.report.comparison import sentence
+from lakegate.report.data import COMPARISON, Comparison
 from lakegate.spark.jars import OWN_JAR
 from tests.conftest import ROOT, UV
 from tests.repository import SEVERAL, committed, locked_versions
@@ -120,16 +122,27 @@ def test_the_table_with_turns_is_right_though_a_job_was_killed(with_demo: Path, 
     lake = Lake(tmp_path / "lake")
     page = lake.report.read_text(encoding="utf-8")
     assert report["report"] == str(lake.report)
-    assert "With the coordinator, and without" in page
-
-    ours = report["with_turns"]
+    ours, careful, naive = report["runs"]
     assert ours["is_right"]
-    assert ours["difference"]["final_rows"] == ours["difference"]["expected_rows"] > 0
+    assert ours["final_rows"] == ours["expected_rows"] > 0
     carried = report["database"]
-    assert (carried["rows"], carried["differences"]) == (ours["difference"]["final_rows"], 0)
+    assert (carried["rows"], carried["differences"]) == (ours["final_rows"], 0)
     assert carried["changes"] > carried["rows"]  # rows that changed, and rows that went
-    assert (ours["column"]["conflicts"], ours["column"]["overlaps"], ours["column"]["killed"]) == ({}, 0, 1)
-    assert ours["column"]["batches"] == 3 + 2 + 1  # every file was one batch, and none was written as two
+    assert (ours["conflicts"], ours["overlaps"], ours["killed"]) == ({}, 0, 1)
+    assert ours["batches"] == 3 + 2 + 1  # every file was one batch, and none was written as two
+
+    # The kill doubles the batch of a naive append, and not that of a careful one.
+    doubled = [{fault["kind"]: fault["rows"] for fault in run["faults"]}.get("doubled") for run in (careful, naive)]
+    assert doubled[0] is None
+    assert 0 < doubled[1] <= 50  # a file
+    for run in (careful, naive):
+        assert (run["batches"], run["killed"], run["expected_rows"]) == (6, 1, ours["expected_rows"])
+        assert all(fault["job"] and fault["version"] for fault in run["faults"])
+        assert {write["job"] for write in run["writes"]} == set(JOBS)
+        appends = [write for write in run["writes"] if write["job"] == INGESTION and write["versions"]]
+        assert len(appends) == 3 + (run is naive)  # a repeated append of a careful job commits nothing
+    comparison = Comparison.from_json((lake.root / COMPARISON).read_text(encoding="utf-8"))
+    assert sentence(comparison) in page
 
     notices = [event["text"] for event in events if event["event"] == "Noticed" and event["job"] == INGESTION]
     assert any("killed with -9" in text for text in notices)
@@ -141,4 +154,7 @@ def test_the_table_with_turns_is_right_though_a_job_was_killed(with_demo: Path, 
     assert set(granted) == set(known)
     (killed,) = [turn for turn in turns if turn.outcome == "lost"]  # reported by the run that closed it
     assert (killed.job, killed.closed_by is not None) == (INGESTION, True)
-    assert report["without_turns"]["column"]["jobs"] == 3
+    listed = [(write["job"], write["batch"]) for write in ours["writes"] if write["ended"] == "written"]
+    assert listed == [
+        (turn.job, str(turn.batches[0])) for turn in turns if turn.outcome == "completed" and turn.batches
+    ]

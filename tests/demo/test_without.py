@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakegate.demo.expected import COLUMNS, compare, replay, rows_of
 from lakegate.demo.generator import generate
-from lakegate.demo.lake import INGESTION, JOBS, MUTATION, TTL, fill, open_lake
+from lakegate.demo.lake import CAREFUL, INGESTION, JOBS, MUTATION, TTL, fill, open_lake
 from lakegate.demo.records import Cut
 from lakegate.demo.without import Plain
 
@@ -28,15 +28,13 @@ def test_one_after_another_the_jobs_without_turns_are_right(
     inputs = generate(3, 200)
     with open_lake(tmp_path) as lake:
         fill(lake, inputs, Cut(ingest=2, mutation=2, delete=1))
-        (lake.without / "ready").mkdir(parents=True)
-        for job in JOBS:
-            (lake.without / "ready" / job).touch()
-        jobs = {job: Plain(job, lake, session) for job in JOBS}
+        jobs = {job: Plain(job, lake, session, CAREFUL) for job in JOBS}
         for job in JOBS:
             jobs[job].prepare()
         for job in order:
             assert jobs[job].run(), capsys.readouterr().err
-        final = session.read.format("delta").load(lake.table_without).select(*COLUMNS).toArrow()
-    difference = compare(replay(inputs), rows_of(final), brought=inputs.engagements["engagement_id"].to_pylist())
-    assert difference.is_none, difference
-    assert difference.expected_rows < 200  # somebody was erased
+        final = session.read.format("delta").load(lake.table_without(CAREFUL)).select(*COLUMNS).toArrow()
+    expected = replay(inputs)
+    faults = compare(expected, rows_of(final), brought=inputs.engagements["engagement_id"].to_pylist())
+    assert not any(faults.values()), faults
+    assert len(expected) < 200  # somebody was erased

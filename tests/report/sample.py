@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from random import Random
 
-from lakegate.report.data import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
+from lakegate.report.data import (
+    CommitRow,
+    ComparedRun,
+    Comparison,
+    Ended,
+    Fault,
+    FaultKind,
+    Outcome,
+    ReportData,
+    TurnRow,
+    Write,
+)
 
 BEGIN_MS = 1_795_183_200_000
 """20 November 2026, 14:00 UTC."""
@@ -149,33 +160,68 @@ def sample(
 
 
 COMPARISON = Comparison(
-    with_coordinator=ComparisonColumn(
-        jobs=3,
-        batches=36,
-        conflicts={},
-        overlaps=0,
-        restarts=1,
-        killed=1,
-        expected_rows=5_812,
-        final_rows=5_812,
-        missing_rows=0,
-        doubled_rows=0,
-        correct=True,
-    ),
-    without_coordinator=ComparisonColumn(
-        jobs=3,
-        batches=31,
-        conflicts={"ConcurrentAppendException": 9, "ConcurrentDeleteReadException": 5},
-        overlaps=22,
-        restarts=15,
-        killed=1,
-        expected_rows=5_812,
-        final_rows=5_790,
-        missing_rows=37,
-        doubled_rows=15,
-        correct=False,
+    runs=(
+        ComparedRun(
+            name="with turns",
+            about="In the stated order.",
+            table=TABLE,
+            batches=36,
+            overlaps=0,
+            killed=1,
+            expected_rows=5_812,
+            final_rows=5_812,
+            writes=(
+                Write(
+                    job="Ingestion",
+                    batch="0",
+                    waited_since_ms=BEGIN_MS,
+                    from_ms=BEGIN_MS + 2_000,
+                    until_ms=BEGIN_MS + 9_000,
+                    ended=Ended.WRITTEN,
+                    versions=(1, 2),
+                ),
+                Write(
+                    job="Mutation",
+                    batch="0",
+                    waited_since_ms=BEGIN_MS,
+                    from_ms=BEGIN_MS + 9_000,
+                    until_ms=BEGIN_MS + 40_000,
+                    ended=Ended.SKIPPED,
+                ),
+            ),
+        ),
+        ComparedRun(
+            name="without, careful",
+            about="Each when it is ready.",
+            table="engagement without, careful",
+            batches=31,
+            conflicts={"ConcurrentAppendException": 9, "ConcurrentDeleteReadException": 5},
+            overlaps=22,
+            killed=1,
+            expected_rows=5_812,
+            final_rows=5_797,
+            faults=(
+                Fault(kind=FaultKind.MISSING, rows=37),
+                Fault(kind=FaultKind.DOUBLED, rows=15, version=1, job="Ingestion", at_ms=BEGIN_MS + 3_000),
+                Fault(kind=FaultKind.ERASED, rows=4, version=1, job="Ingestion", at_ms=BEGIN_MS + 3_000),
+                Fault(kind=FaultKind.UNKNOWN, rows=3, version=2, job="Mutation", at_ms=BEGIN_MS + 3_100),
+                Fault(kind=FaultKind.WRONG, rows=8, version=2, job="Mutation", at_ms=BEGIN_MS + 3_100),
+            ),
+            writes=(
+                Write(job="Ingestion", batch="0", from_ms=BEGIN_MS, until_ms=BEGIN_MS + 3_050, ended=Ended.KILLED),
+                Write(
+                    job="Mutation",
+                    batch="0",
+                    from_ms=BEGIN_MS + 1_000,
+                    until_ms=BEGIN_MS + 3_000,
+                    ended=Ended.CONFLICT,
+                    error="ConcurrentAppendException",
+                ),
+            ),
+        ),
     ),
 )
+"""One run that is right, and one with every kind of fault."""
 
 
 def _effect(random: Random, place: int) -> tuple[int | None, int | None]:

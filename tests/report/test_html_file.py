@@ -177,10 +177,41 @@ def test_the_library_is_the_one_that_its_readme_describes() -> None:
         assert folder.joinpath(licence).is_file()
 
 
-def test_notes_on_the_two_runs_stand_under_their_comparison() -> None:
+def test_notes_on_the_runs_stand_under_their_comparison() -> None:
     """Each is a paragraph, as text; without notes there is none."""
     data = sample(3)
     assert data.comparison is not None
     html = render(replace(data, comparison=replace(data.comparison, notes=("Both were killed.", EVIL))))
     assert "<p>Both were killed.</p>" in html
     assert (Page(html).count("img"), Page(html).count("p")) == (0, Page(render(data)).count("p") + 2)
+
+
+def test_a_comparison_opens_the_page() -> None:
+    """Its sentence is the headline, and its section the first; the turns follow with their own words."""
+    html = render(sample(3))
+    assert re.findall(r'<section id="(\w+)"', html)[:2] == ["comparison", "turns"]
+    assert '<p class="headline">Two jobs on one table' in html
+    assert '<p class="said">3 jobs took 41 turns' in html
+    assert re.findall(r'<section id="(\w+)"', render(sample(3, is_compared=False)))[0] == "turns"
+
+
+def test_each_turn_has_its_steps_rows_and_commits_and_leads_to_them() -> None:
+    """As the log has them; a turn that was killed before it could report its versions, too."""
+    data = sample(3)
+    data = replace(data, commits=data.commits[1:])  # without the creation of the table
+    tables = {table["id"]: table for table in report_data(render(data))["tables"]}
+    turns, commits = tables["turn-table-0"], tables["commit-table-0"]
+    assert len(set(commits["anchors"])) == len(commits["rows"])
+    anchored = dict(zip(commits["anchors"], commits["rows"], strict=True))
+    written = [(row, link) for row, link in zip(turns["rows"], turns["links"], strict=True) if link]
+    assert len(written) == sum(bool(turn.versions) for turn in data.turns)
+    for row, link in written:
+        cells = dict(zip(turns["headings"], row, strict=True))
+        commit = dict(zip(commits["headings"], anchored[link], strict=True))
+        assert (cells["Job"], cells["Epoch"]) == (commit["Job"], commit["Epoch"])
+        assert (cells["Steps"], commit["Batch"] != "–") == (commit["Step"], True)
+        own = [one for one in data.commits if (one.job, str(one.epoch)) == (cells["Job"], cells["Epoch"])]
+        assert cells["Rows added"] == f"{sum(one.rows_added or 0 for one in own):,}"
+        assert cells["Commits"].startswith(f"{own[0].table} {own[0].version}")
+    silent = replace(data, turns=tuple(replace(turn, versions={}) for turn in data.turns))
+    assert report_data(render(silent))["tables"][0]["rows"] == turns["rows"]

@@ -250,9 +250,36 @@ def test_the_tables_open_with_every_row(open_report: Callable[..., Opened]) -> N
     rows.first.wait_for(state="visible")
     assert rows.count() == len(TURNS)
     assert rows.nth(4).locator("td").first.inner_text() == TURNS[4].job
-    assert report.page.locator("#comparison-table tfoot td").all_inner_texts() == ["correct", "not correct"]
+    assert report.page.locator("#comparison-table .verdict td").all_inner_texts() == ["right", "wrong"]
     unusual = [turn for turn in TURNS if turn.outcome is not Outcome.COMPLETED]
     assert report.page.locator("#unusual-table tbody tr").count() == len(unusual)
+
+
+def test_a_bar_leads_to_its_commits(open_report: Callable[..., Opened]) -> None:
+    """From the picture of the comparison by a link, from the chart of turns by a click: the table opens at that row."""
+    report = open_report(DATA)
+    report.page.locator('.opening a.bar[href="#commit-0-1"]').click()
+    aimed = report.page.locator("tr.aimed")
+    assert aimed.get_attribute("id") == "commit-0-1"
+    playwright.expect(aimed).to_be_in_viewport()
+    row = next(place for place, turn in enumerate(TURNS) if turn.versions and turn.versions[TABLE][-1] > 20)
+    lane, _, granted, end, *_ = report.items("timeline-0", "turns")[row]
+    report.page.mouse.click(*report.point("timeline-0", 0, [(granted + end) / 2, lane]))
+    report.page.wait_for_function("before => document.querySelector('tr.aimed').id !== before", arg="commit-0-1")
+    assert int(aimed.get_attribute("id").removeprefix("commit-0-")) in TURNS[row].versions[TABLE]
+    playwright.expect(aimed).to_be_in_viewport()
+
+
+def test_the_comparison_is_seen_without_scrolling(open_report: Callable[..., Opened]) -> None:
+    """Table and picture end above the fold of a laptop; on a phone both are as wide as the screen."""
+    report = open_report(DATA)
+    bottom = "document.querySelector('.opening').getBoundingClientRect().bottom"
+    assert report.page.evaluate(bottom) <= 800
+    assert report.page.locator("#comparison-table").bounding_box()["width"] < 500
+    report.page.set_viewport_size({"width": 390, "height": 844})
+    for part in ("#comparison-table", ".runs"):
+        box = report.page.locator(part).bounding_box()
+        assert box["x"] + box["width"] <= 390
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are(open_report: Callable[..., Opened]) -> None:

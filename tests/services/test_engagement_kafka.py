@@ -36,16 +36,16 @@ def test_with_a_coordinator_nothing_overlaps_and_without_one_writers_conflict(tm
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads(done.stdout[done.stdout.index("\n{") :])
-    ours, bare = found["with_coordinator"], found["without_coordinator"]
+    ours, bare = found["runs"]
     assert found["wrong"] == []
-    assert (ours["overlaps"], ours["conflicts"], ours["correct"]) == (0, {}, True)
+    assert (ours["overlaps"], ours["conflicts"], ours["faults"]) == (0, {}, [])
     assert ours["final_rows"] == ours["expected_rows"] > 0
     assert bare["overlaps"] > 0
     assert sum(bare["conflicts"].values()) > 0, (
         "without a coordinator nobody met a conflict: the experiment shows nothing"
     )
     page = Path(found["report"]).read_text(encoding="utf-8")
-    for shown in ("ENGAGEMENT_HVS_DATA", "ERASURE_AUDIT", "no coordinator", "With the coordinator, and without"):
+    for shown in ("ENGAGEMENT_HVS_DATA", "ERASURE_AUDIT", "without, careful", "With turns, and without"):
         assert shown in page
 
 

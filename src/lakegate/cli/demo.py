@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,33 +16,18 @@ from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.jars import fetch_progress
 from lakegate.cli.output import FORMAT, OUTPUT, table
-from lakegate.cli.progress import Printer
+from lakegate.cli.progress import Bars, Printer
 from lakegate.errors import Corrupt, InvalidRequest
+from lakegate.report.comparison import lines, sentence
 from lakegate.spark.jars import fetch, missing
 from lakegate.spark.java import find_java
 
 if TYPE_CHECKING:
-    from lakegate.demo.experiment import Findings, Side
+    from lakegate.demo.experiment import Findings
     from lakegate.demo.records import Cut, Inputs
+    from lakegate.demo.stages import Show
 
 DEFAULT_DIR = Path("lakegate-demo")
-ROWS: tuple[tuple[str, Callable[[Side], object]], ...] = (
-    ("micro-batches written", lambda side: side.column.batches),
-    ("conflict errors", lambda side: sum(side.column.conflicts.values())),
-    ("writes that overlapped", lambda side: side.column.overlaps),
-    ("restarts after an error", lambda side: side.column.restarts),
-    ("killed with kill -9", lambda side: side.column.killed),
-    ("rows expected", lambda side: side.column.expected_rows),
-    ("rows in the table", lambda side: side.column.final_rows),
-    ("  missing", lambda side: side.column.missing_rows),
-    ("  doubled", lambda side: side.column.doubled_rows),
-    ("  under a wrong person", lambda side: side.difference.wrong_person_rows),
-    ("  of erased people", lambda side: side.difference.not_erased_rows),
-    ("  otherwise wrong", lambda side: side.difference.other_rows),
-    ("seconds", lambda side: f"{side.elapsed_s:.0f}"),
-    ("the table is", lambda side: "right" if side.difference.is_none else "wrong"),
-)
-"""The lines of the result: the label, and the value of one side."""
 
 
 @app.command("demo")
@@ -58,8 +45,9 @@ def demo_command(
 ) -> None:
     """Watch three jobs share one table: with turns, then without, on the same input; and compare the tables.
 
-    With --s3 the jobs without turns use Delta's own commit store, which overwrites acknowledged commits.
-    One job is killed with kill -9 in the middle. The table's changes are then applied to a PostgreSQL, and both are compared.
+    Without turns the jobs run twice: as a careful engineer writes them, and with naive appends. With --s3 they use Delta's own
+    commit store, which overwrites acknowledged commits. In each run one job is killed with kill -9 in the middle. The changes of
+    the table with turns are then applied to a PostgreSQL, and both are compared.
     Writes a report. Exit status 4 if the table with turns, or the database, is not right.
     """
     from lakegate.demo.experiment import run_experiment
@@ -72,15 +60,28 @@ def demo_command(
         sets = ["delta", "s3a"] if s3 else ["delta"]
         with fetch_progress(missing(sets, sources=sources)) as progress:
             fetch(sets, sources=sources, progress=progress)
-        findings = run_experiment(lake, inputs, cut, Printer(output).show)
+        with _shown(output) as show:
+            findings = run_experiment(lake, inputs, cut, show)
     _print(findings, output)
-    carried = findings.database
-    if not findings.with_turns.difference.is_none or findings.failed or (carried is not None and carried.differences):
+    ours, carried = findings.comparison.runs[0], findings.database
+    if ours.differing_rows or findings.failed or (carried is not None and carried.differences):
         ended = "".join(f"; {job} ended with exit status {code}" for job, code in findings.failed.items())
         raise Corrupt(
             f"the table written with turns, or the database behind it, is not correct{ended}",
             advice=f"This is a fault of Lakegate: please report it, with the folder {folder}",
         )
+
+
+@contextlib.contextmanager
+def _shown(output: Output) -> Iterator[Show]:
+    """Yields what shows the events: bars on a terminal, lines elsewhere."""
+    from lakegate.demo.stages import TYPICAL_S
+
+    if output is not Output.TEXT or not sys.stderr.isatty():
+        yield Printer(output).show
+        return
+    with Bars(tuple(TYPICAL_S)) as bars:
+        yield bars.show
 
 
 def _inputs(data: Path | None, source: str, *, full: bool, tiny: bool, seed: int) -> tuple[Inputs, Cut]:
@@ -96,25 +97,18 @@ def _inputs(data: Path | None, source: str, *, full: bool, tiny: bool, seed: int
 
 
 def _print(findings: Findings, output: Output) -> None:
+    compared = findings.comparison
     if output is not Output.TEXT:
-        sides = {
-            name: {**dataclasses.asdict(side), "is_right": side.difference.is_none}
-            for name, side in (("with_turns", findings.with_turns), ("without_turns", findings.without_turns))
-        }
-        line = {"format": FORMAT, "event": "DemoReport", "report": str(findings.report), **sides}
+        runs = [{**dataclasses.asdict(run), "is_right": not run.differing_rows} for run in compared.runs]
+        line = {"format": FORMAT, "event": "DemoReport", "report": str(findings.report), "runs": runs}
         database = None if findings.database is None else dataclasses.asdict(findings.database)
         typer.echo(json.dumps({**line, "database": database, "failed": dict(findings.failed)}))
         return
-    rows = [(what, str(value(findings.with_turns)), str(value(findings.without_turns))) for what, value in ROWS]
-    table(("", "with turns", "without turns"), rows)
-    for side, name in ((findings.with_turns, "with turns"), (findings.without_turns, "without turns")):
-        if side.column.conflicts:
-            listed = ", ".join(f"{count} × {error}" for error, count in sorted(side.column.conflicts.items()))
-            typer.echo(f"Conflict errors {name}: {listed}")
+    table(("", *(run.name for run in compared.runs)), [(line.label, *line.values) for line in lines(compared)])
     if (carried := findings.database) is not None:
         typer.echo(
             f"PostgreSQL: {carried.rows:,} rows by {carried.changes:,} changes in {carried.elapsed_s:.0f} s; "
             f"differences from the table: {carried.differences:,}"
         )
-    typer.echo(f"Report: {findings.report}")
-    typer.echo(f"Open it in a browser: {findings.report.as_uri()}")
+    typer.echo(f"Report: {findings.report.as_uri()}")
+    typer.echo(sentence(compared))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from lakegate.cli.app import Output
@@ -97,6 +99,56 @@ class Printer:
         from rich.text import Text
 
         Console(file=self._stream, soft_wrap=True).print(Text(f"{stamp} ", "dim"), Text(text, STYLES[style]), sep="")
+
+
+class Bars:
+    """The progress of the demo on a terminal: a bar for each stage, the time left, and the last event. A context manager."""
+
+    def __init__(self, stages: Sequence[str]) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        # A copy of standard error: while Spark starts in this process, standard error goes to a log.
+        self._screen = os.fdopen(os.dup(sys.stderr.fileno()), "w")
+        console = Console(file=self._screen)
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.fields[rows]}"))
+        self._bars = Progress(*columns, console=console)
+        self._tasks = {stage: self._bars.add_task(stage, total=None, start=False, rows="") for stage in stages}
+        self._left_s, self._noted_s, self._last = 0.0, time.monotonic(), ""
+        self._live = Live(self, console=console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Bars:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+        self._screen.close()
+
+    def show(self, data: dict[str, Any]) -> None:
+        """Shows one event; safe to use from several threads."""
+        if data["event"] != "DemoProgress":
+            self._last = (line_of(data) or ("", self._last))[1]
+            return
+        before = list(self._tasks)[: list(self._tasks).index(data["stage"])]
+        for stage in before:
+            self._bars.update(self._tasks[stage], total=1, completed=1)
+        task = self._tasks[data["stage"]]
+        self._bars.start_task(task)
+        if data["rows_max"]:
+            rows = f"{data['rows']:,} of {data['rows_max']:,} rows"
+            self._bars.update(task, total=data["rows_max"], completed=data["rows"], rows=rows)
+        self._left_s, self._noted_s = data["seconds_left"], time.monotonic()
+
+    def __rich__(self) -> Any:
+        """Returns the lines as they are now, for each refresh."""
+        from rich.console import Group
+        from rich.text import Text
+
+        left_s = max(1, round(self._left_s - (time.monotonic() - self._noted_s)))
+        text = f"about {left_s // 60}:{left_s % 60:02} left  {printable(self._last)}"
+        return Group(self._bars, Text(text, "dim", no_wrap=True, overflow="ellipsis"))
 
 
 def _seconds(duration_ms: int) -> str:

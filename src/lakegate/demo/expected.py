@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakegate.demo.records import ENGAGEMENTS, Inputs
+from lakegate.report.data import FaultKind
 
 COLUMNS = (*ENGAGEMENTS.names, "person_id")
 """The table's columns, in the order of a `Row`; instants are microseconds since 1970."""
@@ -23,27 +24,12 @@ _PERSON = COLUMNS.index("person_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """The extra and missing rows of a table. Counts of rows."""
+class Change:
+    """A change of a row in the table's change data feed; of an update, the row after it."""
 
-    expected_rows: int
-    final_rows: int
-    missing_rows: int
-    doubled_rows: int
-    """Copies beyond the first of a row."""
-    wrong_person_rows: int
-    """Rows, each counted once, of which a copy is under a wrong person."""
-    not_erased_rows: int
-    """Rows, each counted once, that belong to an erased person and still exist."""
-    other_rows: int
-    """Rows that no input contains, or with another column that differs from the input."""
-
-    @property
-    def is_none(self) -> bool:
-        """True if the table is exactly right."""
-        return self.final_rows == self.expected_rows and not (
-            self.missing_rows or self.doubled_rows or self.wrong_person_rows or self.not_erased_rows or self.other_rows
-        )
+    key: str
+    version: int
+    is_delete: bool
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -86,35 +72,53 @@ def replay(inputs: Inputs) -> dict[str, Row]:
     return final
 
 
-def compare(expected: Mapping[str, Row], found: Iterable[Row], *, brought: Iterable[str]) -> Difference:
+def compare(
+    expected: Mapping[str, Row], found: Iterable[Row], *, brought: Iterable[str]
+) -> dict[FaultKind, Counter[str]]:
     """Compares the rows of a final table with `expected`.
 
     Args:
         expected: engagement_id → the correct row.
         found: The whole table.
         brought: The ids of all engagements that ever arrived.
+
+    Returns:
+        Kind → engagement_id → the number of rows.
     """
     copies: Counter[str] = Counter()
-    wrong_person: set[str] = set()
-    other: set[str] = set()
+    wrong: set[str] = set()
     for row in found:
         key = str(row[0])
         copies[key] += 1
-        right = expected.get(key)
-        if right is None or row == right:
-            continue
-        if row[_PERSON] != right[_PERSON]:
-            wrong_person.add(key)
-        if row[:_PERSON] != right[:_PERSON]:
-            other.add(key)
-    strangers = copies.keys() - expected.keys()
-    not_erased = strangers & set(brought)
-    return Difference(
-        expected_rows=len(expected),
-        final_rows=copies.total(),
-        missing_rows=len(expected.keys() - copies.keys()),
-        doubled_rows=copies.total() - len(copies),
-        wrong_person_rows=len(wrong_person),
-        not_erased_rows=len(not_erased),
-        other_rows=len(other | (strangers - not_erased)),
-    )
+        if key in expected and row != expected[key]:
+            wrong.add(key)
+    strangers, known = copies.keys() - expected.keys(), set(brought)
+    return {
+        FaultKind.MISSING: Counter(expected.keys() - copies.keys()),
+        FaultKind.DOUBLED: Counter({key: count - 1 for key, count in copies.items() if count > 1}),
+        FaultKind.ERASED: Counter(strangers & known),
+        FaultKind.UNKNOWN: Counter(strangers - known),
+        FaultKind.WRONG: Counter(wrong),
+    }
+
+
+def blamed(
+    faults: Mapping[FaultKind, Counter[str]], changes: Iterable[Change]
+) -> list[tuple[FaultKind, int | None, int]]:
+    """Returns the faults by the commit that brought each: kind, version, rows.
+
+    Of a doubled row these are the last commits that wrote its copies; of a missing row it is the commit that deleted it; of any
+    other the last one that wrote it. The version is None where no commit of the feed did, as after a lost commit.
+    """
+    written: dict[str, list[int]] = {}
+    deleted: dict[str, list[int]] = {}
+    for change in sorted(changes, key=lambda change: change.version):
+        (deleted if change.is_delete else written).setdefault(change.key, []).append(change.version)
+    counts: Counter[tuple[FaultKind, int | None]] = Counter()
+    for kind, keys in faults.items():
+        for key, rows in keys.items():
+            versions = (deleted if kind is FaultKind.MISSING else written).get(key, [])[-rows:]
+            counts.update((kind, version) for version in versions)
+            if rows > len(versions):
+                counts[kind, None] += rows - len(versions)
+    return [(kind, version, rows) for (kind, version), rows in counts.items()]

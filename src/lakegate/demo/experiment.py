@@ -1,6 +1,6 @@
 """The experiment: three jobs on one table as three processes, with turns and without, on the same input.
 
-In both runs one job is killed with `kill -9` as soon as its second append is in the table, and is restarted: its rows are in
+In each run one job is killed with `kill -9` as soon as its second append is in the table, and is restarted: its rows are in
 the table, and its checkpoint does not record them yet.
 """
 
@@ -10,53 +10,72 @@ import json
 import os
 import platform
 import re
-import signal
-import subprocess
-import sys
-import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakegate import settings
 from lakegate.cli.processes import Processes
 from lakegate.cli.report import commit_row
-from lakegate.delta.commit_file import parse_commit
+from lakegate.delta.commit_file import commit_info, parse_commit
 from lakegate.demo import journal
+from lakegate.demo.archive import write_archive
 from lakegate.demo.database import Carried, carry
 from lakegate.demo.database_servers import lacks_postgres
-from lakegate.demo.expected import COLUMNS, Difference, Row, compare, replay, rows_of
-from lakegate.demo.journal import Line
+from lakegate.demo.expected import COLUMNS, Change, Row, blamed, compare, replay, rows_of
 from lakegate.demo.killer import Killed, Killer
-from lakegate.demo.lake import INGESTION, JOBS, LOCK, Lake, fill
+from lakegate.demo.lake import CAREFUL, INGESTION, JOBS, LOCK, NAIVE, Lake, fill
+from lakegate.demo.plain_jobs import PlainJobs, PlainRun
 from lakegate.demo.records import Cut, Inputs
+from lakegate.demo.stages import COMPARING, PREPARING, WITH_TURNS, WITHOUT_CAREFUL, WITHOUT_NAIVE, Show, Stages, notice
 from lakegate.ids import Version
 from lakegate.ops import inspection
-from lakegate.report import facts
-from lakegate.report.data import COMPARISON, CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
+from lakegate.report import facts, words
+from lakegate.report.data import (
+    COMPARISON,
+    CommitRow,
+    ComparedRun,
+    Comparison,
+    Ended,
+    Fault,
+    Outcome,
+    ReportData,
+    TurnRow,
+    Write,
+)
 from lakegate.report.html_file import render
 from lakegate.runtime import new_session, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Show = Callable[[dict[str, Any]], None]
-"""Receives every event, as JSON data: those of `lakegate run`, and `Noticed` for the demo's own actions."""
+TABLE = "engagement"
+"""The name of the table in `lakegate.yml`."""
+
+ABOUT = {
+    WITH_TURNS: "The jobs of lakegate.yml: Mutation after Ingestion, TTL after Mutation.",
+    WITHOUT_CAREFUL: "Structured Streaming and MERGE as a careful engineer writes them: an append carries txnAppId and txnVersion, "
+    "a write that conflicts is repeated, and Mutation and TTL keep every request in a table, which Ingestion reads before "
+    "each append. Run one after another, these jobs give exactly the expected table.",
+    WITHOUT_NAIVE: "The same, but the append carries no txnAppId and txnVersion.",
+}
 
 NOTES = (
-    "In both runs Ingestion was killed with kill -9 as soon as its second append was in the table, and was started again.",
-    "The jobs without turns are written with care: plain Structured Streaming with stock appends and MERGEs; Mutation and TTL "
-    "keep every request in a table of their own, which Ingestion reads, so that a record that comes later is written under the "
-    "right person, or not at all; after an error a query is started again from its checkpoint, at most ten times. Run one after "
-    "another, they give the right table. They lack an order, and do not tie an append to its micro-batch (no txnAppId and "
-    "txnVersion).",
+    "All runs have the same input. In each, Ingestion was killed with kill -9 as soon as its second append was in the table, and "
+    "was started again.",
+    "The expected table comes from a replay of the input in plain Python, without Spark. A row that differs from it is traced to "
+    "its commit by the table's change data feed.",
+    "How rows of erased people come back without an order, and rows stay under an old person: a request and the rows that it "
+    "concerns pass each other. The append has read the requests before this one is stored, and the MERGE of the request has read "
+    "the table before the append commits. Delta reports a conflict only to a MERGE that commits after the append.",
+    "Compare order and rows, not seconds: the runs have one machine, and the later ones find drivers that are warm.",
 )
-"""The report's notes on the two runs."""
+"""The report's notes on the runs."""
 
 S3_NOTE = (
     "The tables are on S3. With turns a version is put on condition that it does not exist yet; the jobs without turns "
@@ -68,20 +87,10 @@ CONFLICT = re.compile(r"\b(?:DELTA_)?CONCURRENT_[A-Z_]+|\bConcurrent[A-Za-z]+(?:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """The result of one of the two runs."""
-
-    column: ComparisonColumn
-    difference: Difference
-    elapsed_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The result of the experiment."""
 
-    with_turns: Side
-    without_turns: Side
+    comparison: Comparison
     database: Carried | None
     """The table of the run with turns in PostgreSQL; None: no server is installed."""
     failed: Mapping[str, int]
@@ -90,19 +99,29 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The facts about a run before its table is read."""
+class FinalTable:
+    """A final table against the expected one, and its commits."""
 
-    batches: int
+    name: str
+    expected_rows: int
+    final_rows: int
+    faults: tuple[Fault, ...]
+    commits: tuple[CommitRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnsRun:
+    """The facts about the run with turns before its table is read."""
+
+    turns: tuple[TurnRow, ...]
+    """As the ledger has them."""
     conflicts: Mapping[str, int]
-    overlaps: int
-    restarts: int
     killed: int
-    elapsed_s: float
+    failed: Mapping[str, int]
 
 
 def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings:
-    """Fills the lake, runs the jobs with turns and without, compares both tables, writes the report.
+    """Fills the lake, runs the jobs with turns and without, compares the tables, writes the report.
 
     Args:
         lake: An empty lake.
@@ -114,100 +133,93 @@ def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings
         KeyboardInterrupt: interrupted; the jobs have ended.
         LakegateError: the ledger or the tables cannot be read.
     """
-    counts = f"{inputs.engagements.num_rows:,} engagements, {inputs.mutations.num_rows:,} requests to re-identify, "
-    _notice(show, f"== 1/5 inputs: {counts}{inputs.erasures.num_rows:,} to erase, in {lake.inputs}")
     fill(lake, inputs, cut)
-    _notice(show, "== 2/5 with turns: three processes, each a Spark driver; Ingestion will be killed in the middle")
-    ours, turns, failed = _run_with_turns(lake, show)
-    _notice(show, "== 3/5 without turns: the same jobs on the same input, the same kill; each writes when it is ready")
-    bare, _ = run_without_turns(lake, show)
-    _notice(show, "== 4/5 both tables against the true answer, row by row")
+    stages = Stages(show, inputs, cut)
+    has_own = "-XX:SharedArchiveFile" in settings.environment().get("JDK_JAVA_OPTIONS", "")
+    if not lake.archive.exists() and not has_own:
+        stages.begin(
+            PREPARING, "an archive of Spark's classes, once for this folder: the drivers start in half the time"
+        )
+        write_archive(lake)
+    with PlainJobs(lake, stages.show) as jobs:
+        counts = f"{inputs.engagements.num_rows:,} engagements, {inputs.mutations.num_rows:,} requests to re-identify, "
+        stages.begin(
+            WITH_TURNS, f"{counts}{inputs.erasures.num_rows:,} to erase; Ingestion will be killed in the middle"
+        )
+        ours = _run_with_turns(lake, stages.show, jobs)
+        stages.begin(WITHOUT_CAREFUL, "the same input, the same kill; each job writes when it is ready")
+        careful = jobs.run(CAREFUL)
+        stages.begin(WITHOUT_NAIVE, "the same again, but an append is not tied to its micro-batch")
+        naive = jobs.run(NAIVE)
+    lacking = lacks_postgres()
+    sync = "the changes of the table with turns go to a PostgreSQL with unique keys"
+    if lacking is not None:
+        sync = f"no PostgreSQL: {lacking} (pip install 'lakegate[demo]')"
+    stages.begin(COMPARING, f"each table with the expected one, row by row; {sync}")
     expected = replay(inputs)
-    brought = [str(key) for key in inputs.engagements.column("engagement_id").to_pylist()]
     with reading(lake) as spark:
-        sides = [
-            side_of(run, compare(expected, read(spark, lake, table), brought=brought))
-            for run, table in ((ours, lake.table), (bare, lake.table_without))
+        tables = [
+            final_table(spark, lake, inputs, expected, place, name)
+            for place, name in (
+                (lake.table, TABLE),
+                (lake.table_without(CAREFUL), f"{TABLE} {WITHOUT_CAREFUL}"),
+                (lake.table_without(NAIVE), f"{TABLE} {WITHOUT_NAIVE}"),
+            )
         ]
-        lacking = lacks_postgres()
-        if lacking is None:
-            _notice(
-                show, "== 5/5 the changes of the table with turns, commit by commit, to a PostgreSQL with unique keys"
-            )
-        else:
-            _notice(
-                show, f"== 5/5 left out, the table's changes to a PostgreSQL: {lacking} (pip install 'lakegate[demo]')"
-            )
         database = carry(lake, spark) if lacking is None else None
+    compared = (
+        with_turns(ours, tables[0]),
+        without_turns(WITHOUT_CAREFUL, careful, tables[1]),
+        without_turns(WITHOUT_NAIVE, naive, tables[2]),
+    )
     comparison = Comparison(
-        with_coordinator=sides[0].column,
-        without_coordinator=sides[1].column,
-        notes=(
-            *NOTES,
-            *([S3_NOTE] if lake.s3 else ()),
-            *_wrong_in_words(sides[1].difference),
-            *_carried_in_words(database),
-        ),
+        runs=compared,
+        notes=(*NOTES, *([S3_NOTE] if lake.s3 else ()), *_carried_in_words(database)),
     )
     data = ReportData(
         pipeline="engagement (demo)",
-        made_at_ms=_now_ms(),
+        made_at_ms=time.time_ns() // 1_000_000,
         machine=machine(),
-        turns=tuple(turns),
-        commits=(
-            *commits_of(lake, lake.table, "engagement"),
-            *commits_of(lake, lake.table_without, "engagement, without turns"),
-        ),
+        turns=ours.turns,
+        commits=tuple(commit for table in tables for commit in table.commits),
         comparison=comparison,
     )
     lake.spec.with_name(COMPARISON).write_text(comparison.to_json(), encoding="utf-8")
     lake.report.write_text(render(data), encoding="utf-8")
-    return Findings(with_turns=sides[0], without_turns=sides[1], database=database, failed=failed, report=lake.report)
+    return Findings(comparison=comparison, database=database, failed=ours.failed, report=lake.report)
 
 
 # ------------------------------------------------------------------------------------------------- with turns
 
 
-def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[str, int]]:
+def _run_with_turns(lake: Lake, show: Show, jobs: PlainJobs) -> TurnsRun:
+    """Runs the pipeline; starts the processes of the other jobs as soon as its own are up."""
     pipeline = settings.load_pipeline(str(lake.spec))
     store = open_store(pipeline.coordinator.url)
-    cut_off: list[TurnRow] = []
     conflicts: Counter[str] = Counter()
+    epoch = 0
 
     def pid() -> int | None:
         """Returns the process to kill, while it holds the turn."""
+        nonlocal epoch
         record = store.read(LOCK).record
         if record is None or record.holder is None or record.holder.job != INGESTION:
             return None
-        held = record.holder
-        batches = None if held.batch is None else (held.batch, held.batch)
-        cut_off[:] = [
-            TurnRow(
-                lock=LOCK,
-                job=held.job,
-                epoch=record.epoch,
-                run=held.run,
-                batches=batches,
-                asked_at_ms=held.since_ms,
-                granted_at_ms=held.since_ms,
-                outcome=Outcome.LOST,
-                reason="its process was ended with kill -9",
-            )
-        ]
-        return held.pid
+        epoch = record.epoch
+        return record.holder.pid
 
     def reported(killed: Killed) -> None:
-        text = f"killed with -9 in the middle of turn {cut_off[0].epoch} (pid {killed.pid})"
-        _notice(show, text, INGESTION)
+        notice(show, f"killed with -9 in the middle of turn {epoch} (pid {killed.pid})", INGESTION)
 
     def shown(event: dict[str, Any]) -> None:
+        if event["event"] == "TurnGranted":
+            jobs.start()
         conflicts.update(CONFLICT.findall(f"{event.get('conflict') or ''} {event.get('reason') or ''}"))
         show(event)
 
     idle_run = str(uuid.uuid4())
     commands = {job: _command(lake, job, idle_run) for job in JOBS}
     log = lake.logs / "with-turns.log"
-    began_s = time.monotonic()
     try:
         with log.open("a", encoding="utf-8") as errors, Killer(lake.commits(lake.table), pid, reported) as killer:
             processes = Processes(commands, show=shown, errors=errors)
@@ -216,21 +228,12 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[st
         store.close()
     if processes.is_interrupted:
         raise KeyboardInterrupt
-    turns = [TurnRow.from_event(event) for event in inspection.turns_of(pipeline)]
-    if killer.killed is not None and all(turn.epoch != cut_off[0].epoch for turn in turns):
-        turns += cut_off
-    # The batch of the turn that was cut off is written, too, in that turn or in the next one.
-    has_written = (Outcome.COMPLETED, Outcome.REPLAYED, Outcome.LOST)
-    spans = [(turn.job, turn.batches) for turn in turns if turn.batches and turn.outcome in has_written]
-    run = Run(
-        batches=len({(job, batch) for job, (first, last) in spans for batch in range(first, last + 1)}),
+    return TurnsRun(
+        turns=tuple(TurnRow.from_event(event) for event in inspection.turns_of(pipeline)),
         conflicts=dict(conflicts),
-        overlaps=sum(len(facts.overlapping(facts.holds(own))) for own in facts.by_lock(turns).values()),
-        restarts=0,  # a job that ends with an error is not restarted: it ends the run
         killed=int(killer.killed is not None),
-        elapsed_s=time.monotonic() - began_s,
+        failed={job: code for job, code in zip(JOBS, codes, strict=True) if code},
     )
-    return run, turns, {job: code for job, code in zip(JOBS, codes, strict=True) if code}
 
 
 def _command(lake: Lake, job: str, idle_run: str) -> list[str]:
@@ -238,139 +241,109 @@ def _command(lake: Lake, job: str, idle_run: str) -> list[str]:
     return arguments + [part for other in JOBS for part in ("--among", other)] + ["--idle-run", idle_run]
 
 
-# ---------------------------------------------------------------------------------------------- without turns
+ENDED = {
+    Outcome.COMPLETED: Ended.WRITTEN,
+    Outcome.REPLAYED: Ended.SKIPPED,
+    Outcome.SWEPT: Ended.WRITTEN,
+    Outcome.LOST: Ended.KILLED,
+    Outcome.FAILED: Ended.FAILED,
+    Outcome.FENCED: Ended.FAILED,
+}
 
 
-class _PlainJob:
-    """A job without turns: its process, restarted if it was killed, and its output."""
-
-    def __init__(self, job: str, lake: Lake, show: Show, servers: str | None) -> None:
-        self.job, self._lake, self._show = job, lake, show
-        self._arguments = [job, str(lake.root)]
-        self._arguments += [] if servers is None else ["--kafka", servers]
-        self._arguments += [] if lake.s3 is None else ["--s3", lake.s3]
-        self.lines: list[Line] = []
-        self.process: subprocess.Popen[str] | None = None
-        self._is_stopping = False
-        self.thread = threading.Thread(target=self._run, name=job)
-
-    def stop(self) -> None:
-        """Ends the process at once."""
-        self._is_stopping = True
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-
-    def add(self, line: Line) -> None:
-        """Records a line, and shows it."""
-        self.lines.append(line)
-        text = {
-            "began": f"batch {line.batch}: writes",
-            "ended": f"batch {line.batch}: written",
-            "failed": f"batch {line.batch}: {line.error}",
-            "restarted": "the query is started again from its checkpoint",
-            "killed": "killed with -9 as its append is in the table; started again",
-            "gave_up": "ended with an error and is not started again: what is left of its input is not written",
-        }[line.what]
-        _notice(self._show, text, self.job)
-
-    def _run(self) -> None:
-        code = self._run_once()
-        if code == -signal.SIGKILL and not self._is_stopping:
-            code = self._run_once()
-        if code and not self._is_stopping:
-            self.add(Line(job=self.job, what="gave_up", batch=None, at_ms=_now_ms()))
-
-    def _run_once(self) -> int:
-        command = [sys.executable, "-m", "lakegate.demo.without", *self._arguments]
-        with (
-            (self._lake.logs / f"{self.job}-without.log").open("a", encoding="utf-8") as log,
-            # A group of its own: Ctrl-C reaches only this process, which then ends the jobs. They read the end of their input
-            # when this process dies, however suddenly, and end, too.
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            ) as self.process,
-        ):
-            assert self.process.stdout is not None
-            for text in self.process.stdout:
-                if text.startswith("{"):
-                    self.add(Line(**json.loads(text)))
-        return self.process.returncode
-
-
-def run_without_turns(
-    lake: Lake, show: Show, *, servers: str | None = None, is_killed: bool = True
-) -> tuple[Run, list[Line]]:
-    """Runs the jobs without turns; returns the result and the lines of the jobs.
-
-    Args:
-        lake: The lake.
-        show: Receives every line of the jobs.
-        servers: A Kafka broker with the inputs, each in a topic named as its folder; None: they are read from the folders.
-        is_killed: Whether Ingestion is killed in the middle.
-    """
-    jobs = {job: _PlainJob(job, lake, show, servers) for job in JOBS}
-    ingestion = jobs[INGESTION]
-
-    def pid() -> int | None:
-        return None if ingestion.process is None or not is_killed else ingestion.process.pid
-
-    def reported(killed: Killed) -> None:
-        ingestion.add(Line(job=INGESTION, what="killed", batch=None, at_ms=killed.at_ms))
-
-    began_s = time.monotonic()
-    with _ended(list(jobs.values())), Killer(lake.commits(lake.table_without), pid, reported) as killer:
-        for job in jobs.values():
-            job.thread.start()
-        for job in jobs.values():
-            job.thread.join()
-    lines = [line for job in jobs.values() for line in job.lines]
-    run = Run(
-        batches=journal.batches(lines),
-        conflicts=journal.conflicts(lines),
-        overlaps=journal.overlaps(lines),
-        restarts=sum(line.what == "restarted" for line in lines),
-        killed=int(killer.killed is not None),
-        elapsed_s=time.monotonic() - began_s,
+def with_turns(run: TurnsRun, table: FinalTable) -> ComparedRun:
+    """Returns the run with turns, compared."""
+    # The batch of the turn that was cut off is written, too, in that turn or in the next one.
+    has_written = (Outcome.COMPLETED, Outcome.REPLAYED, Outcome.LOST)
+    spans = [(turn.job, turn.batches) for turn in run.turns if turn.batches and turn.outcome in has_written]
+    held = [facts.holds(own) for own in facts.by_lock(run.turns).values()]
+    return ComparedRun(
+        name=WITH_TURNS,
+        about=ABOUT[WITH_TURNS],
+        table=table.name,
+        batches=len({(job, batch) for job, (first, last) in spans for batch in range(first, last + 1)}),
+        conflicts=run.conflicts,
+        overlaps=sum(map(len, map(facts.overlapping, held))),
+        killed=run.killed,
+        expected_rows=table.expected_rows,
+        final_rows=table.final_rows,
+        faults=table.faults,
+        writes=tuple(_turn_as_write(hold, table.commits) for own in held for hold in own),
     )
-    return run, lines
 
 
-@contextmanager
-def _ended(jobs: Sequence[_PlainJob]) -> Iterator[None]:
-    """Ends every process, however the block ends."""
-    try:
-        yield
-    finally:
-        for job in jobs:
-            job.stop()
-            if job.thread.ident is not None:
-                job.thread.join()
+def _turn_as_write(hold: facts.Hold, commits: Sequence[CommitRow]) -> Write:
+    turn = hold.turn
+    own = [commit for commit in commits if (commit.job, commit.epoch) == (turn.job, turn.epoch)]
+    batches = (
+        sorted({commit.batch for commit in own if commit.batch is not None}) if turn.batches is None else turn.batches
+    )
+    return Write(
+        job=turn.job,
+        batch=words.between(batches[0], batches[-1]) if batches else words.NOTHING,
+        waited_since_ms=None if turn.waited_ms is None else turn.asked_at_ms,
+        from_ms=hold.from_ms,
+        until_ms=hold.until_ms,
+        ended=ENDED[turn.outcome],
+        error=turn.reason if ENDED[turn.outcome] is Ended.FAILED else None,
+        versions=tuple(commit.version for commit in sorted(own, key=lambda commit: commit.batch is None)),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ without turns
+
+
+def without_turns(name: str, run: PlainRun, table: FinalTable) -> ComparedRun:
+    """Returns a run without turns, compared."""
+    writes = journal.writes(run.lines, table.commits)
+    return ComparedRun(
+        name=name,
+        about=ABOUT[name],
+        table=table.name,
+        batches=journal.batches(run.lines),
+        conflicts=journal.conflicts(run.lines),
+        overlaps=journal.overlaps(writes),
+        killed=run.killed,
+        expected_rows=table.expected_rows,
+        final_rows=table.final_rows,
+        faults=table.faults,
+        writes=writes,
+    )
 
 
 # -------------------------------------------------------------------------------------------------- afterwards
 
 
-def side_of(run: Run, difference: Difference) -> Side:
-    """Returns the run with the differences of its table."""
-    column = ComparisonColumn(
-        jobs=len(JOBS),
-        batches=run.batches,
-        conflicts=run.conflicts,
-        overlaps=run.overlaps,
-        restarts=run.restarts,
-        killed=run.killed,
-        expected_rows=difference.expected_rows,
-        final_rows=difference.final_rows,
-        missing_rows=difference.missing_rows,
-        doubled_rows=difference.doubled_rows,
-        correct=difference.is_none,
+def final_table(
+    spark: SparkSession, lake: Lake, inputs: Inputs, expected: Mapping[str, Row], place: str, name: str
+) -> FinalTable:
+    """Returns a final table's differences from the expected one, each traced to its commit.
+
+    Args:
+        spark: A session for reading.
+        lake: The lake.
+        inputs: The input of the jobs.
+        expected: engagement_id → the correct row.
+        place: The location of the table.
+        name: Its name in the report.
+    """
+    found = read(spark, lake, place)
+    keys = compare(expected, found, brought=map(str, inputs.engagements.column("engagement_id").to_pylist()))
+    changes = changes_of(spark, place) if any(keys.values()) and found else []
+    commits = commits_of(lake, place, name)
+    by_version = {commit.version: commit for commit in commits}
+    faults = []
+    for kind, version, rows in blamed(keys, changes):
+        commit = None if version is None else by_version.get(version)
+        job, at_ms = (None, None) if commit is None else (commit.job, commit.timestamp_ms)
+        faults.append(Fault(kind=kind, rows=rows, version=version, job=job, at_ms=at_ms))
+    return FinalTable(
+        name=name,
+        expected_rows=len(expected),
+        final_rows=len(found),
+        faults=tuple(sorted(faults, key=lambda fault: (fault.at_ms or 0, fault.kind))),
+        commits=tuple(commits),
     )
-    return Side(column=column, difference=difference, elapsed_s=run.elapsed_s)
 
 
 @contextmanager
@@ -391,15 +364,15 @@ def read(spark: SparkSession, lake: Lake, table: str) -> list[Row]:
     return rows_of(spark.read.format("delta").load(table).select(*COLUMNS).toArrow())
 
 
-def _wrong_in_words(difference: Difference) -> list[str]:
-    """Describes the faults of the table without turns other than missing and duplicated rows."""
-    wrong = (
-        (difference.wrong_person_rows, "under a wrong person: a request met the table before a record did"),
-        (difference.not_erased_rows, "of people who were to be erased and are still there"),
-        (difference.other_rows, "with other faults"),
-    )
-    listed = "; ".join(f"{rows:,} {'row' if rows == 1 else 'rows'} {what}" for rows, what in wrong if rows)
-    return [f"Without turns the table also has {listed}."] if listed else []
+def changes_of(spark: SparkSession, table: str) -> list[Change]:
+    """Returns the table's change data feed from its first version on; of an update the row after it."""
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", "0").load(table)
+    return [
+        Change(key=row["engagement_id"], version=row["_commit_version"], is_delete=row["_change_type"] == "delete")
+        for row in feed.where("_change_type <> 'update_preimage'")
+        .select("engagement_id", "_commit_version", "_change_type")
+        .collect()
+    ]
 
 
 def _carried_in_words(carried: Carried | None) -> list[str]:
@@ -426,22 +399,18 @@ def _standard_error_in(log: Path) -> Iterator[None]:
 
 
 def commits_of(lake: Lake, table: str, name: str) -> list[CommitRow]:
-    """Returns the table's log, for the report."""
-    log = lake.commits(table)
-    return [
-        commit_row(name, parse_commit(Version(int(file.removesuffix(".json"))), log.text(file))) for file in log.names()
-    ]
+    """Returns the table's log, for the report; a job without turns has put its name and micro-batch into its commits."""
+    log, rows = lake.commits(table), []
+    for file in log.names():
+        text = log.text(file)
+        row = commit_row(name, parse_commit(Version(int(file.removesuffix(".json"))), text))
+        if row.job is None and (said := commit_info(text).get("userMetadata")):
+            row = replace(row, **json.loads(said))
+        rows.append(row)
+    return rows
 
 
 def machine() -> str:
     """Returns a line about this machine, for the report."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return f"{platform.node()}, {platform.system()}, {os.cpu_count()} cores, {memory_gb:.0f} GB"
-
-
-def _notice(show: Show, text: str, job: str | None = None) -> None:
-    show({"format": 1, "event": "Noticed", "job": job, "text": text})
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

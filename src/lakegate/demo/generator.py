@@ -33,7 +33,7 @@ class Size:
     cut: Cut
 
 
-SMALL = Size(rows=4_000, cut=Cut(ingest=4, mutation=3, delete=2))
+SMALL = Size(rows=4_000, cut=Cut(ingest=3, mutation=2, delete=2))
 TINY = Size(rows=150, cut=Cut(ingest=3, mutation=2, delete=1))
 FULL = Size(rows=100_000, cut=Cut(ingest=12, mutation=6, delete=3))
 

@@ -1,10 +1,12 @@
-"""The output lines of the jobs without turns, and their summary: conflicts, overlapping writes, restarts."""
+"""The output lines of the jobs without turns, and their summary: conflicts, overlapping writes, micro-batches."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from lakegate.report.data import CommitRow, Ended, Write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,39 +22,52 @@ class Line:
     is_conflict: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """The time in which a job wrote to the table, or tried to. Milliseconds since 1970."""
+def writes(lines: Sequence[Line], commits: Sequence[CommitRow]) -> tuple[Write, ...]:
+    """Returns every write that began, by its beginning; a write without an end lasts until the last line.
 
-    job: str
-    from_ms: int
-    until_ms: int
-    error: str | None = None
-    """The error of the write."""
+    Args:
+        lines: The lines of a run.
+        commits: The commits of its table, of which those of a job within a write are the write's.
+    """
+    found: list[Write] = []
+    begun: dict[str, Line] = {}
 
+    def add(began: Line, until_ms: int, ended: Ended, error: str | None = None) -> None:
+        own = (one for one in commits if one.job == began.job and began.at_ms <= one.timestamp_ms <= until_ms)
+        found.append(
+            Write(
+                job=began.job,
+                batch=str(began.batch),
+                from_ms=began.at_ms,
+                until_ms=until_ms,
+                ended=ended,
+                error=error,
+                versions=tuple(one.version for one in own),
+            )
+        )
 
-def windows(lines: Sequence[Line]) -> list[Window]:
-    """Returns every write that began, by its beginning; a write without an end lasts until the last line."""
-    found: list[Window] = []
-    begun: dict[str, int] = {}
     for line in sorted(lines, key=lambda line: line.at_ms):
-        since = begun.pop(line.job, None) if line.what in ("began", "ended", "failed", "killed") else None
-        if since is not None:
-            found.append(Window(job=line.job, from_ms=since, until_ms=line.at_ms, error=line.error))
         if line.what == "began":
-            begun[line.job] = line.at_ms
+            begun[line.job] = line
+        elif line.what in ("ended", "failed", "killed") and (began := begun.pop(line.job, None)) is not None:
+            ended = {"ended": Ended.WRITTEN, "killed": Ended.KILLED}.get(line.what)
+            add(began, line.at_ms, ended or (Ended.CONFLICT if line.is_conflict else Ended.FAILED), line.error)
     last_ms = max((line.at_ms for line in lines), default=0)
-    found += [Window(job=job, from_ms=since, until_ms=last_ms) for job, since in begun.items()]
-    return sorted(found, key=lambda window: (window.from_ms, window.job))
+    for began in begun.values():
+        add(began, last_ms, Ended.FAILED)
+    return tuple(sorted(found, key=lambda one: (one.from_ms, one.job)))
 
 
-def overlaps(lines: Sequence[Line]) -> int:
-    """Returns the number of overlapping writes of two jobs; a write that begins when another ends does not overlap it."""
-    all_windows = windows(lines)
+def overlaps(all_writes: Sequence[Write]) -> int:
+    """Returns the number of overlapping writes of two jobs; a write that begins when another ends does not overlap it.
+
+    Args:
+        all_writes: The writes, by their beginning.
+    """
     return sum(
         one.job != other.job and other.from_ms < one.until_ms
-        for place, one in enumerate(all_windows)
-        for other in all_windows[place + 1 :]
+        for place, one in enumerate(all_writes)
+        for other in all_writes[place + 1 :]
     )
 
 

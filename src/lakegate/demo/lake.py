@@ -1,4 +1,4 @@
-"""The folder of a demo: the inputs, the pipeline's file, the lakes with and without turns, logs, the report.
+"""The folder of a demo: the inputs, the pipeline's file, the lakes with turns and without, logs, the report.
 
 With `--s3` the tables are in a bucket of a server on this machine, and everything else is in the folder.
 """
@@ -16,11 +16,14 @@ from typing import Any
 
 from pyarrow import fs
 
+from lakegate import __version__
 from lakegate.demo.aws_server import aws_server, lacks_aws
 from lakegate.demo.records import Cut, Inputs, write_inputs
 from lakegate.errors import InvalidRequest, MissingExtra, Unavailable
 
 INGESTION, MUTATION, TTL = JOBS = ("Ingestion", "Mutation", "TTL")
+CAREFUL, NAIVE = VARIANTS = ("careful", "naive")
+"""How the jobs without turns append: tied to the micro-batch by `txnAppId` and `txnVersion`, or not."""
 LOCK = "ENGAGEMENT_HVS_DATA"
 BUCKET = "lake"
 S3_KEYS = ("demo", "demodemo")
@@ -33,15 +36,21 @@ COLUMNS = (
     "engagement_time TIMESTAMP, arrival_time TIMESTAMP, arrival_seq BIGINT, thread_id STRING, subject STRING, "
     "payload STRING, person_id STRING"
 )
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SPARK: Mapping[str, str] = {
     "spark.master": "local[2]",
     # Three drivers share a small machine, each for some minutes: less memory, and no time for optimized compilation. The small
     # code cache of that setting would be full after a minute of Spark, and then nothing more is compiled.
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m",
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m",
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Plans of a few thousand rows, each met a few times: making code of them takes longer than they do.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 PROPERTIES: Mapping[str, str] = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
 
@@ -149,13 +158,21 @@ class Lake:
         return str(table) if self.s3 is None else f"s3a://{BUCKET}/{table.relative_to(self.root)}"
 
     @property
+    def archive(self) -> Path:
+        """The archive of Spark's classes for this and later demos in the folder; see `lakegate.demo.archive`."""
+        return self.root / f"classes-{__version__}.jsa"
+
+    @property
     def conf(self) -> Mapping[str, str]:
         """Spark's configuration in addition to the log store."""
+        conf = dict(SPARK)
+        if self.archive.exists():
+            conf[JAVA_OPTIONS] += f' "-XX:SharedArchiveFile={self.archive}" -Xlog:disable'
         if self.s3 is None:
-            return SPARK
+            return conf
         key, secret = S3_KEYS
         return {
-            **SPARK,
+            **conf,
             "spark.hadoop.fs.s3a.endpoint": self.s3,
             "spark.hadoop.fs.s3a.access.key": key,
             "spark.hadoop.fs.s3a.secret.key": secret,
@@ -169,13 +186,12 @@ class Lake:
 
     @property
     def without(self) -> Path:
-        """The folder of the run without the coordinator."""
+        """The folder of the runs without turns, each in a folder of its variant."""
         return self.root / "without"
 
-    @property
-    def table_without(self) -> str:
-        """The table of the run without the coordinator."""
-        return self.location(self.without / "engagement")
+    def table_without(self, variant: str) -> str:
+        """The table of a run without turns."""
+        return self.location(self.without / variant / "engagement")
 
     @property
     def logs(self) -> Path:

@@ -121,6 +121,16 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
         ) from error
 
 
+def rows_of_files(inputs: Inputs, cut: Cut) -> tuple[list[int], list[int], list[int]]:
+    """Returns the number of rows in each file of each stream, in the order of `FOLDERS`."""
+
+    def rows(table: pa.Table, files: int) -> list[int]:
+        each = max(1, -(-table.num_rows // files))
+        return [min(each, table.num_rows - start) for start in range(0, table.num_rows, each)] or [0]
+
+    return rows(inputs.engagements, cut.ingest), rows(inputs.mutations, cut.mutation), rows(inputs.erasures, cut.delete)
+
+
 def write_inputs(inputs: Inputs, folder: Path, cut: Cut) -> dict[str, int]:
     """Writes each stream's records as Parquet files in a folder of its own.
 
@@ -129,12 +139,11 @@ def write_inputs(inputs: Inputs, folder: Path, cut: Cut) -> dict[str, int]:
     """
     tables = (inputs.engagements, inputs.mutations, inputs.erasures)
     largest: dict[str, int] = {}
-    for name, table, count in zip(FOLDERS, tables, (cut.ingest, cut.mutation, cut.delete), strict=True):
+    for name, table, files in zip(FOLDERS, tables, rows_of_files(inputs, cut), strict=True):
         (folder / name).mkdir(parents=True)
-        rows = max(1, -(-table.num_rows // count))
-        largest[name] = rows
-        for number in range(max(1, -(-table.num_rows // rows))):
+        largest[name] = max(1, files[0])
+        for number, rows in enumerate(files):
             path = folder / name / f"part-{number:04}.parquet"
-            parquet.write_table(table.slice(number * rows, rows), path)
+            parquet.write_table(table.slice(sum(files[:number]), rows), path)
             os.utime(path, (FIRST_FILE_AT_S + number, FIRST_FILE_AT_S + number))
     return largest

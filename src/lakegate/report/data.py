@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from lakegate.redaction import printable
 from lakegate.stored_json import checked, listed, parsed
@@ -125,36 +126,99 @@ class CommitRow:
         return not self.rows_added and not self.rows_removed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonColumn:
-    """The result of one of the two runs of an experiment."""
+class Ended(StrEnum):
+    """The end of a write of a compared run."""
 
-    jobs: int
+    WRITTEN = "written"
+    SKIPPED = "in the table already, not written again"
+    CONFLICT = "conflict"
+    KILLED = "killed with kill -9"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A job's attempt to write a micro-batch; with turns, a turn. Instants are milliseconds since 1970."""
+
+    job: str
+    batch: str
+    """`1`, or of a turn with several `1–3`."""
+    waited_since_ms: int | None = None
+    """Since when the job waited for its turn; None: it took no turn."""
+    from_ms: int
+    until_ms: int
+    ended: Ended
+    error: str | None = None
+    """The class of the error."""
+    versions: tuple[int, ...] = ()
+    """The versions of the table that it committed."""
+
+
+class FaultKind(StrEnum):
+    """The ways in which a row of a final table differs from the expected table."""
+
+    MISSING = "missing"
+    DOUBLED = "doubled"
+    ERASED = "of erased people"
+    UNKNOWN = "of no input"
+    WRONG = "with a wrong value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Rows of the final table that differ from the expected table in one way and come from one commit."""
+
+    kind: FaultKind
+    rows: int
+    version: int | None = None
+    """The commit that brought them; None: no commit of the log did, as after a lost commit."""
+    job: str | None = None
+    at_ms: int | None = None
+    """When the commit was made, milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """A run of an experiment.
+
+    `expected_rows - missing + doubled + of erased people + of no input` is `final_rows`.
+    """
+
+    name: str
+    about: str
+    """How its jobs write, in a sentence."""
+    table: str
+    """The name of its table among the commits of the report."""
     batches: int
-    """Micro-batches written; with the coordinator each belongs to a turn."""
-    conflicts: Mapping[str, int]
+    """Micro-batches written; with turns each belongs to a turn."""
+    conflicts: Mapping[str, int] = field(default_factory=dict)
     """Class of the error (`ConcurrentAppendException`) → times seen by a job."""
     overlaps: int
-    """Pairs of writes to one table that overlapped in time."""
-    restarts: int
-    """Number of times that a job ended with an error and was restarted."""
+    """Pairs of writes to the table that overlapped in time."""
     killed: int
     """Jobs ended with `kill -9` on purpose."""
     expected_rows: int
     final_rows: int
-    missing_rows: int
-    doubled_rows: int
-    correct: bool
+    faults: tuple[Fault, ...] = ()
+    writes: tuple[Write, ...] = ()
+
+    def rows(self, kind: FaultKind) -> int:
+        """Returns the number of rows that differ in this way."""
+        return sum(fault.rows for fault in self.faults if fault.kind is kind)
+
+    @property
+    def differing_rows(self) -> int:
+        """The sum over all kinds; 0 if the table is exactly the expected one."""
+        return sum(fault.rows for fault in self.faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The same jobs on the same input, with the coordinator and without."""
+    """The same jobs on the same input: the first run with turns, the others without."""
 
-    with_coordinator: ComparisonColumn
-    without_coordinator: ComparisonColumn
+    runs: tuple[ComparedRun, ...]
     notes: tuple[str, ...] = ()
-    """Notes on the two runs for a reader, a paragraph each."""
+    """Notes on the runs for a reader, a paragraph each."""
 
     def to_json(self) -> str:
         """Returns the file that the demo stores next to its `lakegate.yml` for later reports."""
@@ -169,10 +233,19 @@ class Comparison:
         """
         try:
             data = parsed(text)
-            runs = {side: ComparisonColumn(**data[side]) for side in ("with_coordinator", "without_coordinator")}
-            return checked(Comparison(**runs, notes=listed(data["notes"])))
-        except (KeyError, TypeError) as error:
+            runs = tuple(_run(one) for one in listed(data["runs"]))
+            return checked(Comparison(runs=runs, notes=listed(data["notes"])))
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(str(error)) from error
+
+
+def _run(data: Mapping[str, Any]) -> ComparedRun:
+    faults = tuple(Fault(**{**one, "kind": FaultKind(one["kind"])}) for one in listed(data["faults"]))
+    writes = tuple(
+        Write(**{**one, "ended": Ended(one["ended"]), "versions": listed(one["versions"])})
+        for one in listed(data["writes"])
+    )
+    return ComparedRun(**{**data, "faults": faults, "writes": writes})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

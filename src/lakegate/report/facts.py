@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lakegate.report import words
-from lakegate.report.data import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
+from lakegate.report.data import CommitRow, Outcome, ReportData, TurnRow
 
 CUT_OFF = frozenset({Outcome.LOST, Outcome.FENCED})
 """Outcomes of turns that others ended. Their holder notices later, so its own release time does not show who wrote: the table
@@ -214,7 +214,7 @@ def outcomes(turns: Iterable[TurnRow]) -> dict[Outcome, int]:
 
 
 def headline(data: ReportData) -> str:
-    """Returns the headline: how many turns, whether two overlapped, and the conflicts if they were counted."""
+    """Returns the headline: how many turns, and whether two overlapped."""
     if not data.turns:
         return "No turn has been taken yet."
     names = list(dict.fromkeys(turn.job for turn in data.turns))
@@ -228,8 +228,6 @@ def headline(data: ReportData) -> str:
     said = [f"{took} in {words.span(max(noted) - min(noted))}"]
     if len(data.turns) > 1:
         said.append(verdict)
-    if data.comparison:
-        said.append(words.counted(sum(data.comparison.with_coordinator.conflicts.values()), "conflict error"))
     return f"{'; '.join(said)}."
 
 
@@ -242,24 +240,6 @@ def summary(data: ReportData) -> list[str]:
         sentences.extend(_spreads_in_words(data.turns))
     sentences.append(_commits_in_words(data.commits))
     return sentences
-
-
-def comparison_in_words(comparison: Comparison) -> str:
-    """Describes the effect of the coordinator in two sentences."""
-    ours, bare = comparison.with_coordinator, comparison.without_coordinator
-    return f"With the coordinator: {_troubles(ours)}. Without it: {_troubles(bare)}."
-
-
-def _troubles(column: ComparisonColumn) -> str:
-    errors = words.counted(sum(column.conflicts.values()), "conflict error")
-    if column.correct:
-        return f"{errors}, and no row missing or duplicated"
-    rows = [
-        f"{words.counted(number, 'row')} {what}"
-        for number, what in ((column.missing_rows, "missing"), (column.doubled_rows, "doubled"))
-        if number
-    ]
-    return words.listed([errors, *(rows or ["an incorrect table"])])
 
 
 def _outcomes_in_words(turns: Sequence[TurnRow]) -> str:

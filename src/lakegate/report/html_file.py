@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from types import MappingProxyType
 
-from lakegate.report import charts, facts, parts, words
+from lakegate.report import charts, comparison, facts, parts, words
 from lakegate.report.charts import Chart, Json
-from lakegate.report.data import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
+from lakegate.report.data import CommitRow, Outcome, ReportData, TurnRow
 from lakegate.report.parts import ReportTable
 
 UNUSUAL_ROWS_MAX = 200
@@ -36,6 +36,10 @@ TURN_HEADINGS = (
     "Epoch",
     "Outcome",
     "Batches",
+    "Steps",
+    "Rows added",
+    "Rows removed",
+    "Commits",
     "Asked",
     "Waited",
     "While the lock was held by",
@@ -45,7 +49,6 @@ TURN_HEADINGS = (
     "Commit log",
     "Released",
     "Held",
-    "Versions",
     "Reason",
 )
 COMMIT_HEADINGS = ("Version", "Time", "Job", "Operation", "Rows added", "Rows removed", "Epoch", "Batch", "Step")
@@ -88,14 +91,14 @@ def render(data: ReportData) -> str:
     """
     known = [*facts.instants(data.turns), *(commit.timestamp_ms for commit in data.commits)]
     has_day = bool(known) and not words.is_one_day(min(known), max(known))
-    locks = facts.by_lock(data.turns)
+    locks, tables = facts.by_lock(data.turns), facts.by_table(data.commits)
     colours = charts.job_colours(facts.jobs(data))
     shown = Shown()
     sections = (
-        turns_section(locks, shown, has_day=has_day),
+        _comparison(data, colours, tables),
+        turns_section(locks, shown, has_day=has_day, tables=tables, in_words=data if data.comparison else None),
         _unusual(locks, has_day=has_day),
-        _comparison(data.comparison),
-        _commits(facts.by_table(data.commits), colours, shown, has_day=has_day),
+        _commits(tables, colours, shown, has_day=has_day),
         _durations(locks, shown),
     )
     return _page(data, "\n".join(section for section in sections if section), shown)
@@ -108,8 +111,7 @@ def _page(data: ReportData, body: str, shown: Shown) -> str:
         body=f"""<header>
 <p class="made">Lakegate report, made {made}</p>
 <h1>{escape(data.pipeline)}</h1>
-<p class="headline">{escape(facts.headline(data))}</p>
-<p class="summary">{escape(" ".join(facts.summary(data)))}</p>
+{_opening_words(data)}
 </header>
 <main>
 <noscript><p>The charts, and the tables of single turns and commits, need JavaScript.</p></noscript>
@@ -156,8 +158,36 @@ def document(*, title: str, body: str, scripts: Sequence[str], style: str, polic
 """
 
 
+def _opening_words(data: ReportData) -> str:
+    """Returns what the runs of an experiment showed, or else the turns in words."""
+    if data.comparison:
+        return f'<p class="headline">{escape(comparison.sentence(data.comparison))}</p>'
+    return _turns_in_words(data, "headline")
+
+
+def _turns_in_words(data: ReportData, kind: str) -> str:
+    summary = f'<p class="summary">{escape(" ".join(facts.summary(data)))}</p>'
+    return f'<p class="{kind}">{escape(facts.headline(data))}</p>\n{summary}'
+
+
+def _comparison(data: ReportData, colours: Mapping[str, str], tables: Mapping[str, Sequence[CommitRow]]) -> str:
+    if data.comparison is None:
+        return ""
+    places = {name: place for place, name in enumerate(tables)}
+    opening = comparison.opening(data.comparison, colours=colours, places=places)
+    about = "".join(f"<dt>{escape(run.name)}</dt><dd>{escape(run.about)}</dd>" for run in data.comparison.runs)
+    notes = "".join(f"<p>{escape(note)}</p>" for note in data.comparison.notes)
+    return parts.section("comparison", "With turns, and without", f'{opening}\n<dl class="about">{about}</dl>{notes}')
+
+
 def turns_section(
-    locks: Mapping[str, Sequence[TurnRow]], shown: Shown, *, has_day: bool, cut: Collection[str] = ()
+    locks: Mapping[str, Sequence[TurnRow]],
+    shown: Shown,
+    *,
+    has_day: bool,
+    cut: Collection[str] = (),
+    tables: Mapping[str, Sequence[CommitRow]] = MappingProxyType({}),
+    in_words: ReportData | None = None,
 ) -> str:
     """Returns the timeline of each lock, with its table.
 
@@ -166,17 +196,32 @@ def turns_section(
         shown: Takes the charts and tables.
         has_day: Times are shown with their day.
         cut: The locks that have earlier turns, too.
+        tables: Table → the commits to which the turns lead.
+        in_words: Describes the turns before the charts; None: that stands elsewhere.
     """
     if not locks:
         return parts.section("turns", "Turns", "<p>The ledger has no turn yet.</p>")
-    blocks = [_outcome_legend(locks)]
+    written = _written(tables)
+    blocks = [] if in_words is None else [_turns_in_words(in_words, "said")]
+    blocks.append(_outcome_legend(locks))
     for place, (lock, turns) in enumerate(locks.items()):
         number = f"The last {len(turns):,} turns" if lock in cut else f"All {words.counted(len(turns), 'turn')}"
-        table = _turn_table(f"turn-table-{place}", lock, turns, number, has_day=has_day)
+        table = _turn_table(f"turn-table-{place}", lock, turns, number, written, has_day=has_day)
         chart = charts.timeline(f"timeline-{place}", lock, turns, table_id=table.id)
         shown.add(chart, table)
         blocks += [f"<h3>Lock {escape(lock)}</h3>", parts.figure(chart), parts.folded(table)]
     return parts.section("turns", "Turns", "\n".join(blocks))
+
+
+def _written(
+    tables: Mapping[str, Sequence[CommitRow]],
+) -> dict[tuple[str | None, int | None], list[tuple[str, CommitRow]]]:
+    """Returns job and epoch → the commits of the turn with their anchors; first those of a batch, which a link is to show."""
+    found: dict[tuple[str | None, int | None], list[tuple[str, CommitRow]]] = {}
+    for place, commits in enumerate(tables.values()):
+        for commit in commits:
+            found.setdefault((commit.job, commit.epoch), []).append((comparison.anchor(place, commit.version), commit))
+    return {turn: sorted(own, key=lambda item: item[1].batch is None) for turn, own in found.items()}
 
 
 def _outcome_legend(locks: Mapping[str, Sequence[TurnRow]]) -> str:
@@ -196,8 +241,17 @@ def _outcome_legend(locks: Mapping[str, Sequence[TurnRow]]) -> str:
     return parts.legend(entries)
 
 
-def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], number: str, *, has_day: bool) -> ReportTable:
+def _turn_table(
+    table_id: str,
+    lock: str,
+    turns: Sequence[TurnRow],
+    number: str,
+    written: Mapping[tuple[str | None, int | None], Sequence[tuple[str, CommitRow]]],
+    *,
+    has_day: bool,
+) -> ReportTable:
     held = facts.holds(turns)
+    own = [[] if turn.epoch is None else written.get((turn.job, turn.epoch), []) for turn in turns]
     return ReportTable(
         id=table_id,
         caption=f"{number} on {lock}, as they came. Times are UTC. "
@@ -209,6 +263,13 @@ def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], number: str,
                 words.NOTHING if turn.epoch is None else str(turn.epoch),
                 turn.outcome.words,
                 words.between(*turn.batches) if turn.batches else words.NOTHING,
+                ", ".join(
+                    dict.fromkeys(commit.step for _, commit in commits if commit.step and commit.batch is not None)
+                )
+                or words.NOTHING,
+                _sum(commit.rows_added for _, commit in commits),
+                _sum(commit.rows_removed for _, commit in commits),
+                _commits_in_words(turn, [commit for _, commit in commits]),
                 words.clock(turn.asked_at_ms, has_day=has_day),
                 words.span(turn.waited_ms),
                 facts.named(facts.waited_for(turn, held)),
@@ -218,14 +279,20 @@ def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], number: str,
                 _since_grant(turn, turn.commit_log_at_ms),
                 words.clock(turn.released_at_ms, has_day=has_day),
                 words.span(facts.hold_ms(turn)),
-                _versions(turn.versions),
                 turn.reason or words.NOTHING,
             )
-            for turn in turns
+            for turn, commits in zip(turns, own, strict=True)
         ],
         title="{0}: {2}",
-        numeric=(1, 5, 9, 10, 12),
+        numeric=(1, 5, 6, 9, 13, 14, 16),
+        links=[commits[0][0] if commits else None for commits in own],
+        link_column=TURN_HEADINGS.index("Commits"),
     )
+
+
+def _sum(rows: Iterable[int | None]) -> str:
+    known = [number for number in rows if number is not None]
+    return words.count(sum(known)) if known else words.NOTHING
 
 
 def _since_grant(turn: TurnRow, at_ms: int | None) -> str:
@@ -234,8 +301,15 @@ def _since_grant(turn: TurnRow, at_ms: int | None) -> str:
     return f"+ {words.span(max(0, at_ms - turn.granted_at_ms))}"
 
 
-def _versions(versions: Mapping[str, Sequence[int]]) -> str:
-    return "; ".join(f"{table} {words.runs(numbers)}" for table, numbers in versions.items()) or words.NOTHING
+def _commits_in_words(turn: TurnRow, commits: Sequence[CommitRow]) -> str:
+    """Returns the versions that the turn committed, by the log if the ledger does not say: its run may have been killed."""
+    versions: dict[str, Sequence[int]] = {
+        table.rstrip("/").rsplit("/", 1)[-1]: own for table, own in turn.versions.items()
+    }
+    if not versions:
+        tables = dict.fromkeys(commit.table for commit in commits)
+        versions = {table: sorted(one.version for one in commits if one.table == table) for table in tables}
+    return "; ".join(f"{table} {words.runs(own)}" for table, own in versions.items()) or words.NOTHING
 
 
 def _unusual(locks: Mapping[str, Sequence[TurnRow]], *, has_day: bool) -> str:
@@ -300,49 +374,6 @@ def _unusual_row(place: int, row: int, turn: TurnRow, *, has_day: bool, advice: 
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _comparison(comparison: Comparison | None) -> str:
-    if comparison is None:
-        return ""
-    ours, bare = comparison.with_coordinator, comparison.without_coordinator
-    classes = sorted({*ours.conflicts, *bare.conflicts})
-    lines = (
-        ("", "Jobs on the table", ours.jobs, bare.jobs),
-        ("", "Micro-batches written", ours.batches, bare.batches),
-        ("", "Conflict errors", sum(ours.conflicts.values()), sum(bare.conflicts.values())),
-        *(("detail", name, ours.conflicts.get(name, 0), bare.conflicts.get(name, 0)) for name in classes),
-        ("", "Writes that overlapped", ours.overlaps, bare.overlaps),
-        ("", "Jobs killed with kill -9", ours.killed, bare.killed),
-        ("", "Restarts after an error", ours.restarts, bare.restarts),
-        ("", "Rows expected", ours.expected_rows, bare.expected_rows),
-        ("", "Rows in the table", ours.final_rows, bare.final_rows),
-        ("", "Rows missing", ours.missing_rows, bare.missing_rows),
-        ("", "Rows doubled", ours.doubled_rows, bare.doubled_rows),
-    )
-    body = "".join(
-        f'<tr class="{kind}"><th scope="row">{escape(name)}</th>'
-        f'<td class="number">{words.count(left)}</td><td class="number">{words.count(right)}</td></tr>'
-        for kind, name, left, right in lines
-    )
-    table = (
-        '<table id="comparison-table"><thead><tr><td></td><th scope="col" class="number">With the coordinator</th>'
-        f'<th scope="col" class="number">Without</th></tr></thead><tbody>{body}</tbody>'
-        f'<tfoot><tr><th scope="row">Final table</th>{_verdict(ours)}{_verdict(bare)}</tr></tfoot></table>'
-    )
-    intro = (
-        "<p>The same jobs on the same input, once taking turns and once writing whenever they were ready. "
-        f"{escape(facts.comparison_in_words(comparison))}</p>"
-    )
-    notes = "".join(f"<p>{escape(note)}</p>" for note in comparison.notes)
-    return parts.section(
-        "comparison", "With the coordinator, and without", intro + parts.scrolling(table, "With and without") + notes
-    )
-
-
-def _verdict(column: ComparisonColumn) -> str:
-    kind, text = ("good", "correct") if column.correct else ("bad", "not correct")
-    return f'<td class="number {kind}">{text}</td>'
-
-
 def _commits(
     tables: Mapping[str, Sequence[CommitRow]], colours: Mapping[str, str], shown: Shown, *, has_day: bool
 ) -> str:
@@ -356,16 +387,16 @@ def _commits(
         entries.append('<i class="dot"></i> no row counts: entry commits, OPTIMIZE and the like')
     blocks = [parts.legend(entries)]
     for place, (name, commits) in enumerate(tables.items()):
-        table = _commit_table(f"commit-table-{place}", name, commits, has_day=has_day)
+        table = _commit_table(place, name, commits, has_day=has_day)
         chart = charts.commits(f"commits-{place}", name, commits, colours=colours, table_id=table.id)
         shown.add(chart, table)
         blocks += [f"<h3>Table {escape(name)}</h3>", parts.figure(chart), parts.folded(table)]
     return parts.section("commits", "Commits", "\n".join(blocks))
 
 
-def _commit_table(table_id: str, name: str, commits: Sequence[CommitRow], *, has_day: bool) -> ReportTable:
+def _commit_table(place: int, name: str, commits: Sequence[CommitRow], *, has_day: bool) -> ReportTable:
     return ReportTable(
-        id=table_id,
+        id=f"commit-table-{place}",
         caption=f"All {words.counted(len(commits), 'known version')} of {name}. Times are UTC.",
         headings=COMMIT_HEADINGS,
         rows=[
@@ -384,6 +415,7 @@ def _commit_table(table_id: str, name: str, commits: Sequence[CommitRow], *, has
         ],
         title="Version {0}: {3}",
         numeric=(0, 4, 5, 6, 7),
+        anchors=[comparison.anchor(place, commit.version) for commit in commits],
     )
 
 

@@ -160,14 +160,21 @@
     const head = add(add(grid, 'thead'), 'tr');
     table.headings.forEach((name, place) => { cell(head, 'th', place, name).scope = 'col'; });
     const body = add(grid, 'tbody');
-    for (const cells of table.rows.slice(first, first + PAGE_ROWS)) {
+    table.rows.slice(first, first + PAGE_ROWS).forEach((cells, offset) => {
       const row = add(body, 'tr');
-      cells.forEach((text, place) => cell(row, 'td', place, text));
-    }
+      const link = table.links[first + offset];
+      if (table.anchors.length) row.id = table.anchors[first + offset];
+      cells.forEach((text, place) => {
+        const isLink = link && place === table.linkColumn;
+        const element = cell(row, 'td', place, isLink ? undefined : text);
+        if (isLink) add(element, 'a', text).href = `#${link}`;
+      });
+    });
     frame.replaceChildren(grid);
     frame.scrollTop = scrolled;
   };
   const filled = new WeakMap(); // details → fills its table again
+  const shown = new Map(); // table → a function that opens it at a row
   const wire = (details) => {
     const frame = details.querySelector('.scrolling');
     const pages = details.querySelector('.pages');
@@ -183,12 +190,35 @@
       [before.disabled, after.disabled] = [first === 0, last === table.rows.length];
     };
     details.addEventListener('toggle', () => { if (details.open && !frame.firstChild) show(); });
+    shown.set(details.dataset.table, (row) => {
+      first = row - (row % PAGE_ROWS);
+      details.open = true;
+      show();
+    });
     pages.addEventListener('click', (event) => {
       if (!event.target.dataset.page) return;
       first += PAGE_ROWS * Number(event.target.dataset.page);
       show();
     });
     filled.set(details, () => { if (frame.firstChild) show(frame.scrollTop); });
+  };
+
+  // ---- links to a row of a long table: the table is opened at that row first
+  const follow = () => {
+    const name = decodeURIComponent(location.hash.slice(1));
+    for (const table of name ? tables.values() : []) {
+      const row = table.anchors.indexOf(name);
+      if (row < 0 || !shown.has(table.id)) continue;
+      shown.get(table.id)(row);
+      for (const aimed of document.querySelectorAll('tr.aimed')) aimed.classList.remove('aimed');
+      const target = document.getElementById(name);
+      target.classList.add('aimed');
+      target.scrollIntoView({ block: 'center' });
+    }
+  };
+  const go = (anchor) => {
+    if (location.hash === `#${anchor}`) follow();
+    else location.hash = anchor;
   };
 
   // ---- drawing
@@ -288,6 +318,11 @@
     byId.set(drawing.id, drawing);
     drawing.chart = echarts.init(element, null, { renderer: 'canvas' });
     drawing.chart.setOption(option(drawing));
+    drawing.chart.on('click', (item) => {
+      const { table } = rowOf(drawing, item.seriesId, item.value);
+      const link = table.links[item.value[item.value.length - 1]];
+      if (link) go(link);
+    });
     drawing.chart.on('datazoom', (event) => {
       const { start, end } = event.batch ? event.batch[0] : event;
       drawing.seen = [start, end];
@@ -353,6 +388,12 @@
     }
   });
 
+  document.addEventListener('click', (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (link && link.hash === location.hash) follow(); // no change of the address, so no event of its own
+  });
+  addEventListener('hashchange', follow);
+
   const redraw = () => {
     known.clear();
     for (const drawing of byId.values()) {
@@ -375,6 +416,8 @@
   addEventListener('afterprint', () => redrawAt('auto', false));
 
   const data = document.getElementById('report-data');
-  if (data) show(JSON.parse(data.textContent));
-  else globalThis.lakegate = { show };
+  if (data) {
+    show(JSON.parse(data.textContent));
+    follow();
+  } else globalThis.lakegate = { show };
 })();

@@ -23,6 +23,12 @@ class ReportTable:
     title: str = "{0}"
     numeric: Sequence[int] = ()
     """Indexes of the columns that are aligned to the right."""
+    anchors: Sequence[str] = ()
+    """The anchor of each row, by which links lead to it."""
+    links: Sequence[str | None] = ()
+    """The anchor to which each row and its item in a chart lead."""
+    link_column: int = 0
+    """Index of the column with the link."""
 
     def as_json(self) -> dict[str, Json]:
         """The data for tooltips, and for filling the table when it is opened."""
@@ -32,6 +38,9 @@ class ReportTable:
             "rows": self.rows,
             "title": self.title,
             "numeric": self.numeric,
+            "anchors": self.anchors,
+            "links": self.links,
+            "linkColumn": self.link_column,
         }
 
 
