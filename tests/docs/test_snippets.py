@@ -58,5 +58,7 @@ def test_every_block_says_what_it_is() -> None:
 def test_no_page_says_what_readers_need_not_know() -> None:
     """Pages speak of the project: no host of a package index, no address of a machine."""
     assert [
-        named(page) for page in pages() if re.search(r"https?://(?!semver\.org|127\.0\.0\.1:)", page.read_text(encoding="utf-8"))
+        named(page)
+        for page in pages()
+        if re.search(r"https?://(?!semver\.org|127\.0\.0\.1:)", page.read_text(encoding="utf-8"))
     ] == []
