@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo docs test test-all lint bench bench-turns bench-sync bench-rows bench-s3 simulate soak soak-rows matrix matrix-versions clean
+.PHONY: help env demo docs test test-all lint bench bench-turns bench-sync bench-rows bench-s3 simulate soak soak-rows matrix matrix-versions release clean
 
 BIN := .venv/bin
 JAVA_SOURCES := $(shell find java -name '*.java')
@@ -25,6 +25,7 @@ help:
 	@echo 'make soak-rows        random statements from threads and drivers against their serial replay; about 15 minutes'
 	@echo 'make matrix           the long tests: whole data sets, large matrices'
 	@echo 'make matrix-versions  the tests on each Python and Spark version found here'
+	@echo 'make release          with VERSION=0.2.0: version, changelog, tag, and the files to publish in dist/'
 	@echo 'make clean            remove .tools, .venv and .matrix'
 
 env: .venv/.installed
@@ -114,6 +115,9 @@ matrix: .venv/tests.jsa
 
 matrix-versions: env
 	$(BIN)/python tests/matrix_versions.py
+
+release: env
+	$(BIN)/python -m harness.release "$${VERSION:?as in: make release VERSION=0.2.0}"
 
 clean:
 	rm -rf .tools .venv .matrix
