@@ -147,7 +147,7 @@ def test_the_table_with_turns_is_right_though_a_job_was_killed(with_demo: Path, 
     notices = [event["text"] for event in events if event["event"] == "Noticed" and event["job"] == INGESTION]
     assert any("killed with -9" in text for text in notices)
     assert any("ended by SIGKILL; started again" in text for text in notices)
-    turns = list(inspection.turns_of(settings.load_pipeline(str(lake.spec), environ={})))
+    turns = list(inspection.turns_of(settings.load_pipeline(str(lake.spec), environ={})))[::-1]  # by time
     granted = [event["epoch"] for event in events if event["event"] == "TurnGranted"]
     known = [turn.epoch for turn in turns if turn.epoch is not None]
     assert len(set(granted)) == len(granted)
