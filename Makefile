@@ -26,7 +26,7 @@ help:
 	@echo 'make matrix           the long tests: whole data sets, large matrices'
 	@echo 'make matrix-versions  the tests on each Python and Spark version found here'
 	@echo 'make release          with VERSION=0.2.0: version, changelog, tag, and the files to publish in dist/'
-	@echo 'make clean            remove .tools, .venv and .matrix'
+	@echo 'make clean            remove .tools, .venv, .demo and .matrix'
 
 env: .venv/.installed
 
@@ -44,18 +44,32 @@ env: .venv/.installed
 	@.tools/bin/uv pip sync --python .venv/bin/python --require-hashes requirements.lock
 	@touch $@
 
-.venv/.installed: .venv/.synced pyproject.toml hatch_build.py $(JAVA_SOURCES)
+define need-jdk
 	@command -v javac >/dev/null || test -x "$${JAVA_HOME:-/nonexistent}/bin/javac" || { \
 	  echo 'A JDK 17 or later was not found: Lakegate compiles a small jar when it is installed from source.' >&2; \
 	  echo '  Debian, Ubuntu:  apt-get install openjdk-17-jdk-headless' >&2; \
 	  echo '  macOS:           brew install openjdk@17' >&2; \
 	  exit 7; }
+endef
+
+.venv/.installed: .venv/.synced pyproject.toml hatch_build.py $(JAVA_SOURCES)
+	$(need-jdk)
 	@echo '== lakegate itself, editable'
 	@.tools/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: env
-	@$(BIN)/lakegate demo
+# What the demo needs, and no tools of the tests; where their environment is there, it serves as well.
+DEMO := $(if $(wildcard .venv/.installed),.venv,.demo)
+
+.demo/.installed: .tools/.installed requirements.lock pyproject.toml hatch_build.py $(JAVA_SOURCES)
+	$(need-jdk)
+	@echo '== .demo: Lakegate, PySpark and Delta in the versions of requirements.lock (about 500 MB to download; 1 GB on disk)'
+	@test -x .demo/bin/python || .tools/bin/uv venv --quiet --python .tools/bin/python .demo
+	@.tools/bin/uv pip install --quiet --python .demo/bin/python --constraint requirements.lock '.[demo]'
+	@touch $@
+
+demo: $(DEMO)/.installed
+	@$(DEMO)/bin/lakegate demo $(ARGS)
 
 docs: env
 	$(BIN)/python -m harness.site .site
@@ -120,4 +134,4 @@ release: env
 	$(BIN)/python -m harness.release "$${VERSION:?as in: make release VERSION=0.2.0}"
 
 clean:
-	rm -rf .tools .venv .matrix
+	rm -rf .tools .venv .demo .matrix
