@@ -39,7 +39,7 @@ env: .venv/.installed
 	"$$python" -m venv .tools && .tools/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8' && touch $@
 
 .venv/.synced: requirements.lock .tools/.installed
-	@echo '== .venv: PySpark, Delta and the tools of the tests from requirements.lock (the first time about 700 MB to download; 1.6 GB on disk)'
+	@echo '== .venv: PySpark, Delta and the tools of the tests from requirements.lock (the first time about 750 MB to download; 1.7 GB on disk)'
 	@test -x .venv/bin/python || .tools/bin/uv venv --quiet --python .tools/bin/python .venv
 	@.tools/bin/uv pip sync --python .venv/bin/python --require-hashes requirements.lock
 	@touch $@
@@ -63,7 +63,7 @@ DEMO := $(if $(wildcard .venv/.installed),.venv,.demo)
 
 .demo/.installed: .tools/.installed requirements.lock pyproject.toml hatch_build.py $(JAVA_SOURCES)
 	$(need-jdk)
-	@echo '== .demo: Lakegate, PySpark and Delta in the versions of requirements.lock (about 500 MB to download; 1 GB on disk)'
+	@echo '== .demo: Lakegate, PySpark and Delta in the versions of requirements.lock (about 580 MB to download; 0.9 GB on disk)'
 	@test -x .demo/bin/python || .tools/bin/uv venv --quiet --python .tools/bin/python .demo
 	@.tools/bin/uv pip install --quiet --python .demo/bin/python --constraint requirements.lock '.[demo]'
 	@touch $@

@@ -156,7 +156,7 @@ def test_what_is_said_of_the_tests_is_what_runs_them() -> None:
 
 
 def test_the_size_that_is_said_is_that_of_the_makefile() -> None:
-    """The README and the Makefile state the same size of the download."""
+    """The README and the Makefile state the same size of the demo's download."""
     said = re.search(r"about \d+ MB to download; [\d.]+ GB on disk", README.read_text(encoding="utf-8"))
     assert said is not None
     assert said[0] in (ROOT / "Makefile").read_text()
