@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib import import_module
 
@@ -75,9 +76,15 @@ def _options(
         os.environ["LAKEGATE_SPARK_LOGS"] = "-"  # child processes inherit it
 
 
+def _needed(arguments: Sequence[str]) -> Sequence[str]:
+    """Returns the modules of the command that is named, to start faster; all of them for the help, and for an unknown command."""
+    command = next((one for one in arguments if not one.startswith("-")), "").replace("-", "_")
+    return [name for name in COMMANDS if name == command or name.startswith(f"{command}_")] or COMMANDS
+
+
 def run() -> None:
     """Runs the command line and ends the process with the exit status of the outcome."""
-    for name in COMMANDS:
+    for name in _needed(sys.argv[1:]):
         import_module(f"lakegate.cli.{name}")
     try:
         app()

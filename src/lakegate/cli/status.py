@@ -13,14 +13,14 @@ from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, delay_words, document, say, styled, table
 from lakegate.errors import InvalidRequest, TurnNotGranted
-from lakegate.ops.kafka_lag import TopicLag
-from lakegate.ops.status import JobStatus, LockStatus
-from lakegate.ops.stored_requests import StateCount
 from lakegate.report import words
 
 if TYPE_CHECKING:
     from lakegate.config import Pipeline
     from lakegate.ops.inspection import DelayStatus, ErasureStatus, KeptStatus, LagStatus, SourceStatus
+    from lakegate.ops.kafka_lag import TopicLag
+    from lakegate.ops.status import JobStatus, LockStatus
+    from lakegate.ops.stored_requests import StateCount
 
 
 @app.command("status")
