@@ -477,9 +477,9 @@ def test_a_block_of_code_takes_a_turn_of_its_own(written: Written) -> None:
     turn = written.job.lock(timeout=5)
     assert written.job.register() == "Own"
     written.append(rows.selectExpr("id + 1 AS id", "person"), 8)
-    written.job.unlock()
+    assert [written.job.unlock(), written.job.unlock()] == [True, False]
     assert ids(written.spark, written.root) == [1, 2]
-    assert turn.epoch == 1026
+    assert (turn.lock, turn.name, turn.epoch, turn.predecessor) == ("L", "Own", 1026, "Own")
 
 
 JVM_GONE = """

@@ -47,6 +47,16 @@ class Turn:
         self._steps = 0
 
     @property
+    def lock(self) -> str:
+        """The name of the lock."""
+        return self._held.lock
+
+    @property
+    def name(self) -> str:
+        """The name of the job that has the turn."""
+        return self._held.job
+
+    @property
     def epoch(self) -> int:
         """Number of this turn on its lock; the fencing token of its commits."""
         return self._held.epoch
@@ -267,18 +277,21 @@ class Job:
             raise InvalidRequest("this job holds no turn", advice="Call lock() first")
         return turn.predecessor
 
-    def unlock(self) -> None:
-        """Gives back the turn that `lock` took. Within a coordinated function it does nothing yet, see the class.
+    def unlock(self) -> bool:
+        """Gives back the turn that `lock` took; returns whether this job held a turn.
+
+        Within a coordinated function it leaves the turn to the supervisor, see the class.
 
         Raises:
             LostTurn: the turn was lost since; what was written before stands.
         """
         if self._batch_turn is not None:
-            return
+            return True
         ends, self._own_ends = self._own_ends, None
         if ends is None:
-            raise InvalidRequest("this job holds no turn", advice="Call lock() first")
+            return False
         ends.close()
+        return True
 
     def close(self) -> None:
         """Ends this run of the job."""

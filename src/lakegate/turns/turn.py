@@ -61,6 +61,16 @@ class HeldTurn:
         """True if the gate refuses commits of this turn that change rows and carry no token of the turn."""
 
     @property
+    def lock(self) -> str:
+        """The name of the lock."""
+        return self._driver.lock
+
+    @property
+    def job(self) -> str:
+        """The job that holds the turn."""
+        return self._turn.job
+
+    @property
     def epoch(self) -> int:
         """The fencing token of this turn."""
         return self._turn.epoch
