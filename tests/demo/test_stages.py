@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from lakegate.cli.progress import line_of
 from lakegate.demo.generator import SMALL, generate
 from lakegate.demo.records import rows_of_files
-from lakegate.demo.stages import TYPICAL_S, WITH_TURNS, WITHOUT_CAREFUL, Stages, seconds_left
+from lakegate.demo.stages import TYPICAL_S, WITH_TURNS, WITHOUT_CAREFUL, Stages, plain_batch, seconds_left
+from lakegate.telemetry.events import BatchWritten, to_json
 
 FIRST, *_, LAST = TYPICAL_S
 
@@ -29,7 +31,11 @@ def test_a_stage_counts_the_rows_of_each_batch_once() -> None:
     stages.begin(WITHOUT_CAREFUL, "three jobs")
     assert rows() == 0
     for _ in range(2):
-        stages.show({"event": "BatchWritten", "job": "Mutation", "batch": 0})
+        stages.show(plain_batch("Mutation", 0))
+    assert line_of(plain_batch("Mutation", 0)) is None  # a terminal shows the bar instead
+    counts = dict.fromkeys(("rows_written", "rows_erased", "dead_letters", "dead_requests"), 1)
+    done = BatchWritten(lock="L", job="Mutation", epoch=1, batch=1, is_sweep=False, rows_in=None, **counts)
+    stages.show(to_json(done))
     assert rows() == mutation[0]
     assert sum(map(sum, rows_of_files(inputs, SMALL.cut))) == shown[-1]["rows_max"]
 

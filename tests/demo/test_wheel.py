@@ -13,6 +13,7 @@ import pytest
 
 import lakegate
 from lakegate import settings
+from lakegate.cli.progress import line_of
 from lakegate.demo.lake import INGESTION, JOBS, Lake
 from lakegate.ops import inspection
 from lakegate.report.comparison import sentence
@@ -119,6 +120,8 @@ def test_the_table_with_turns_is_right_though_a_job_was_killed(with_demo: Path, 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     events = [json.loads(line) for line in done.stdout.splitlines()]
     report = events[-1]
+    for event in events[:-1]:
+        line_of(event)  # what a terminal shows of each
     lake = Lake(tmp_path / "lake")
     page = lake.report.read_text(encoding="utf-8")
     assert report["report"] == str(lake.report)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from lakegate.demo.journal import Line
 from lakegate.demo.killer import Killed, Killer
 from lakegate.demo.lake import INGESTION, JOBS, Lake
-from lakegate.demo.stages import Show, notice
+from lakegate.demo.stages import Show, notice, plain_batch
 from lakegate.errors import Unavailable
 
 START_S = 300.0
@@ -132,7 +132,7 @@ class PlainJobs:
         text = TEXTS[line.what].format(batch=line.batch, error=line.error)
         notice(self._show, text, line.job)
         if line.what == "ended":
-            self._show({"format": 1, "event": "BatchWritten", "job": line.job, "batch": line.batch})
+            self._show(plain_batch(line.job, line.batch))
 
     def _reported(self, killed: Killed) -> None:
         self._said.put((INGESTION, _observed(INGESTION, "killed", killed.at_ms)))

@@ -24,6 +24,11 @@ def notice(show: Show, text: str, job: str | None = None) -> None:
     show({"format": 1, "event": "Noticed", "job": job, "text": text})
 
 
+def plain_batch(job: str, batch: int | None) -> dict[str, Any]:
+    """Returns the event of a batch that a job without turns has written; `BatchWritten` is that of streams."""
+    return {"format": 1, "event": "PlainBatchWritten", "job": job, "batch": batch}
+
+
 class Stages:
     """Passes events on, and after each batch shows how far its stage is, as `DemoProgress`."""
 
@@ -49,7 +54,7 @@ class Stages:
                 first, last = event["batches"]
                 self._written |= {(event["job"], batch) for batch in range(first, last + 1)}
                 self._report()
-            case "BatchWritten":
+            case "PlainBatchWritten":
                 self._written.add((event["job"], event["batch"]))
                 self._report()
 
