@@ -65,7 +65,7 @@ DEMO := $(if $(wildcard .venv/.installed),.venv,.demo)
 	$(need-jdk)
 	@echo '== .demo: Lakegate, PySpark and Delta in the versions of requirements.lock (about 580 MB to download; 0.9 GB on disk)'
 	@test -x .demo/bin/python || .tools/bin/uv venv --quiet --python .tools/bin/python .demo
-	@.tools/bin/uv pip install --quiet --python .demo/bin/python --constraint requirements.lock '.[demo]'
+	@.tools/bin/uv pip install --quiet --python .demo/bin/python --constraint requirements.lock -e '.[demo]'
 	@touch $@
 
 demo: $(DEMO)/.installed

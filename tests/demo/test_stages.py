@@ -30,12 +30,12 @@ def test_a_stage_counts_the_rows_of_each_batch_once() -> None:
     assert rows() == ingest[0] + ingest[1]
     stages.begin(WITHOUT_CAREFUL, "three jobs")
     assert rows() == 0
-    for _ in range(2):
-        stages.show(plain_batch("Mutation", 0))
-    assert line_of(plain_batch("Mutation", 0)) is None  # a terminal shows the bar instead
     counts = dict.fromkeys(("rows_written", "rows_erased", "dead_letters", "dead_requests"), 1)
     done = BatchWritten(lock="L", job="Mutation", epoch=1, batch=1, is_sweep=False, rows_in=None, **counts)
     stages.show(to_json(done))
+    for _ in range(2):
+        stages.show(plain_batch("Mutation", 0))
+    assert line_of(plain_batch("Mutation", 0)) is None  # a terminal shows the bar instead
     assert rows() == mutation[0]
     assert sum(map(sum, rows_of_files(inputs, SMALL.cut))) == shown[-1]["rows_max"]
 
