@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lakegate.delta.commit_file import commit_info
 from lakegate.demo.lake import Commits
+from lakegate.errors import LakegateError
 
 KILL_AT_APPEND = 2
 """The job is killed when its append of this number is in the table's log, counted from 1."""
@@ -59,7 +60,10 @@ class Killer:
             for name in names[seen:]:
                 appends += commit_info(self._commits.text(name)).get("operation") == APPEND
             seen = len(names)
-            pid = self._pid() if appends >= KILL_AT_APPEND else None
+            try:
+                pid = self._pid() if appends >= KILL_AT_APPEND else None
+            except LakegateError:  # a busy store of turns: the next look comes in milliseconds
+                continue
             if pid is None:
                 continue
             try:
