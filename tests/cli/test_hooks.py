@@ -141,5 +141,5 @@ def test_a_run_of_several_processes_sends_each_message_once(tmp_path: Path) -> N
             (message["event"], message["job"], message["details"]["dead_letters"]) for message in to.messages
         )
     assert found == [("dead_letters", "One", 1), ("dead_letters", "Two", 1)]
-    assert ran.err.count("1 records set aside") == 2
+    assert ran.err.count("1 record set aside") == 2
     assert "s3cr3t" not in json.dumps(to.messages)

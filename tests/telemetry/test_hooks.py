@@ -68,7 +68,7 @@ MESSAGES = {
     "sync_behind": (behind(is_behind=True), "crm is 6 minutes behind its source"),
     "of a sync": (
         {"event": "BatchApplied", "sync": "crm", "batch": 2, "changes": 4, "dead": 1},
-        "crm quarantined 1 rows",
+        "crm quarantined 1 row of",
     ),
 }
 

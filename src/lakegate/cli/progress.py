@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from lakegate.cli.app import Output
 from lakegate.redaction import printable
+from lakegate.report import words
 from lakegate.telemetry.events import (
     BatchWritten,
     Event,
@@ -44,7 +45,7 @@ def line_of(data: dict[str, Any]) -> tuple[str, str] | None:
             return "quiet", f"{job}: batch {data['batch']} {data['step']} → {place} version {data['version']}"
         case BatchWritten.__name__ if data["dead_letters"] or data["dead_requests"]:
             count = data["dead_letters"] + data["dead_requests"]
-            return "trouble", f"{job}: batch {data['batch']}: {count} records set aside"
+            return "trouble", f"{job}: batch {data['batch']}: {words.counted(count, 'record')} set aside"
         case StepRepeated.__name__:
             return (
                 "trouble",

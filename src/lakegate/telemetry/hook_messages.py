@@ -77,7 +77,8 @@ def news_of(data: Mapping[str, Any], *, pipeline: str, now_ms: int) -> list[News
         case "BatchWritten":
             return list(_of_batch(data, news))
         case "BatchApplied" if data.get("dead"):
-            text = f"{job} quarantined {data['dead']} rows of batch {data['batch']}; list them: lakegate dead-letters list {job}"
+            rows = counted(data["dead"], "row")
+            text = f"{job} quarantined {rows} of batch {data['batch']}; see: lakegate dead-letters list {job}"
             return [news("dead_letters", text, data["batch"], batch=data["batch"], dead_letters=data["dead"])]
         case "StreamLate":
             overdue_ms, every_ms = data["overdue_ms"], data["every_ms"]
@@ -112,10 +113,12 @@ def _of_batch(data: Mapping[str, Any], news: Callable[..., News]) -> list[News]:
     details = {"epoch": data["epoch"], "batch": batch, "is_sweep": data["is_sweep"]}
     if letters or requests:
         command = f"dead-letters list {job}" if letters else f"requests list {job} --state dead"
-        text = f"{job} set {letters + requests} records of {what} aside; list them: lakegate {command}"
+        text = f"{job} set {counted(letters + requests, 'record')} of {what} aside; see: lakegate {command}"
         found.append(news("dead_letters", text, *key, **details, dead_letters=letters, dead_requests=requests))
     if erased:
-        text = f"{job} deleted {erased} rows in {what}; see which files still hold their bytes: lakegate status"
+        text = (
+            f"{job} deleted {counted(erased, 'row')} in {what}; see which files still hold their bytes: lakegate status"
+        )
         found.append(news("erased", text, *key, **details, rows_erased=erased))
     return found
 
@@ -125,6 +128,11 @@ def trial(pipeline: str, now_ms: int) -> Message:
     text = "this is a test of the hook; nothing has happened, and nothing is to be done"
     head = {"format": FORMAT, "event": "test", "pipeline": pipeline, "job": None, "lock": None, "at_ms": now_ms}
     return {**head, "text": text, "details": {}}
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns `1 row`, `2 rows`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def span(duration_ms: int) -> str:
