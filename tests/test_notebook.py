@@ -31,7 +31,9 @@ def test_results_are_tables_in_notebooks_and_their_values_are_escaped() -> None:
     assert "x<br>y" in said
     assert '<th style="text-align:left">an append</th>' in said
 
-    assert "<b>RunReport</b><table>" in RunReport(job="In", versions={"/t": [1, 2]})._repr_html_()
+    said = RunReport(job="In", versions={"/my_t/_x": [1, 2]})._repr_html_()
+    assert "<b>RunReport</b><table>" in said
+    assert ">/my_t/_x</th>" in said
     assert "<b>SyncReport</b><table>" in SyncReport(sync="crm")._repr_html_()
 
 
