@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lakegate.rows.explain import Explanation
     from lakegate.rows.keyed_changes import Written
     from lakegate.rows.keyed_writer import KeyedWriter, writer
+    from lakegate.rows.publish import Publish, Snapshot, publish, snapshot
     from lakegate.rows.result import Result, on_statement
     from lakegate.rows.sql import explain_sql as explain
     from lakegate.rows.sql import sql
@@ -68,9 +69,11 @@ _HOMES = {
     "MissingExtra": "lakegate.errors",
     "NoFiles": "lakegate.errors",
     "Pipeline": "lakegate.pipeline",
+    "Publish": "lakegate.rows.publish",
     "Result": "lakegate.rows.result",
     "RunReport": "lakegate.streams.supervisor",
     "RunningQuery": "lakegate.streams.running_query",
+    "Snapshot": "lakegate.rows.publish",
     "StagedRowsLost": "lakegate.errors",
     "StatementMetrics": "lakegate.report.statements",
     "StatementPublished": "lakegate.telemetry.events",
@@ -88,7 +91,9 @@ _HOMES = {
     "kafka": "lakegate.config.build",
     "on_event": "lakegate.telemetry.hooks",
     "on_statement": "lakegate.rows.result",
+    "publish": "lakegate.rows.publish",
     "session": "lakegate.api",
+    "snapshot": "lakegate.rows.publish",
     "sql": "lakegate.rows.sql",
     "start": "lakegate.api",
     "supervise": "lakegate.api",
@@ -114,9 +119,11 @@ __all__ = [
     "MissingExtra",
     "NoFiles",
     "Pipeline",
+    "Publish",
     "Result",
     "RunReport",
     "RunningQuery",
+    "Snapshot",
     "StagedRowsLost",
     "StatementMetrics",
     "StatementPublished",
@@ -134,7 +141,9 @@ __all__ = [
     "kafka",
     "on_event",
     "on_statement",
+    "publish",
     "session",
+    "snapshot",
     "sql",
     "start",
     "supervise",

@@ -17,6 +17,8 @@ from lakegate.delta.post_commit import Work
 from lakegate.errors import Corrupt, Unavailable
 from lakegate.ids import Version
 
+PUBLISHING = f"{OURS}.Gate$PublishException"
+"""The gate's refusal while a publish of several tables is open; nothing was written."""
 PRIVATE_CONFS = {
     # One attempt at exactly the next version: a commit that lost is refused, not rebased to a later version.
     "spark.databricks.delta.maxCommitAttempts": "0",
@@ -150,7 +152,7 @@ def _outcome(
     jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException | None = None
 ) -> Tried | None:
     """Returns whether the commit at `version` is ours, after an attempt ended in `failure`; None if no attempt was made."""
-    if failure is not None and is_caused_by(failure, f"{OURS}.Attempt$NotBegun"):
+    if failure is not None and any(is_caused_by(failure, name) for name in (f"{OURS}.Attempt$NotBegun", PUBLISHING)):
         return None
     try:
         text = jvm.read_text(log, jvm.path(log.logPath(), f"{version:020d}.json"))

@@ -17,6 +17,7 @@ from py4j.clientserver import ClientServer
 from pyspark.sql import SparkSession
 
 from lakegate.delta.actions import Captured, Committed, parse
+from lakegate.delta.commit import PUBLISHING
 from lakegate.delta.jvm import (
     CALL_ERRORS,
     JVM_ERRORS,
@@ -130,8 +131,12 @@ class Gate:
         return self._jvm.whole(self._gate.take(statement_id, table))
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def closed(self, refusal: str, advice: str) -> Iterator[None]:
         """Keeps back every commit of this thread, except those of code that runs in a scope of its own.
+
+        Args:
+            refusal: What to say if the code tries to commit.
+            advice: What to do then.
 
         Raises:
             InvalidRequest: The code tried to commit; nothing was written.
@@ -149,11 +154,7 @@ class Gate:
         except CALL_ERRORS as gone:
             raise (raised or gone) from None
         if kept is not None:
-            raise InvalidRequest(
-                "with coverage `publish` a batch is computed outside of the turn, and something else than one statement of "
-                "lakegate.DeltaTable or lakegate.sql wanted to commit; nothing was written",
-                advice="Write with those, once in a batch, or leave the coverage `exclusive`",
-            ) from raised
+            raise InvalidRequest(refusal, advice=advice) from raised
         if raised is not None:
             raise raised
 
@@ -265,7 +266,7 @@ def raise_refusal(error: BaseException) -> None:
     Raises:
         TurnNotGranted: The job does not have the turn.
         InvalidRequest: The job has the turn, and the commit does not carry its token.
-        Unavailable: The gate could not find out whether the table takes turns.
+        Unavailable: The gate could not find out whether the table takes turns; or a publish of several tables is open there.
     """
     if not isinstance(error, JVM_ERRORS):
         return
@@ -273,6 +274,11 @@ def raise_refusal(error: BaseException) -> None:
         raise TurnNotGranted(f"{_words(error, NO_TURN)}; nothing was written", advice=TAKE_A_TURN) from error
     if is_caused_by(error, NO_TOKEN):
         raise _untokened(_words(error, NO_TOKEN)) from error
+    if is_caused_by(error, PUBLISHING):
+        raise Unavailable(
+            f"{_words(error, PUBLISHING)}; nothing was written",
+            advice="Run the statement again: a statement of lakegate.DeltaTable or lakegate.sql ends the publish of a dead driver",
+        ) from error
     if is_caused_by(error, NOTE):
         raise Unavailable(
             _words(error, NOTE), advice="Look at that note; a table is written only if it can be read"

@@ -126,6 +126,21 @@ class DeltaTableLog:
             else TableTokens(state.version, tokens_among(state.transactions))
         )
 
+    def number_of(self, table: TableLocation, app_id: str) -> tuple[Version, int | None]:
+        """Returns the newest version, and the last number of a transaction id in the table. Raises: as `read_tokens`."""
+        try:
+            state = self._read_on(table)
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+        return (Version(-1), None) if state is None else (state.version, state.transactions.get(app_id))
+
+    def text(self, table: TableLocation, version: Version) -> str | None:
+        """Returns the text of a commit; None if the log no longer has it."""
+        try:
+            return self._read(self._jvm.delta_log(table), version)
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+
     def prepare_write(self, table: TableLocation) -> None:
         """Saves Delta the Spark job that looks up the token of the next write.
 

@@ -13,7 +13,7 @@ from typing import Any
 from lakegate.delta import commit as exact
 from lakegate.delta.actions import Action, Body
 from lakegate.delta.gate import JOB_CONF
-from lakegate.delta.jvm import CALL_ERRORS, JVM_ERRORS, first_line
+from lakegate.delta.jvm import CALL_ERRORS, JVM_ERRORS, first_line, is_caused_by
 from lakegate.delta.post_commit import Work
 from lakegate.errors import Unavailable
 from lakegate.ids import Version
@@ -182,6 +182,9 @@ class CommitAttempt:
                 if tried.version != version - 1:
                     return exact.Tried("stale", "")
         except JVM_ERRORS as error:
+            if is_caused_by(error, exact.PUBLISHING):
+                self._shared.publishes.resolve(self._dml.table)
+                return exact.Tried("stale", "")
             raise Unavailable(
                 "the commit could not be made; nothing was written", table=self._dml.table, reason=first_line(error)
             ) from error

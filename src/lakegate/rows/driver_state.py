@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from lakegate.delta import commit
 from lakegate.delta.gate import Gate
+from lakegate.delta.open_publishes import OpenPublishes
 from lakegate.delta.post_commit import Afterwards
 from lakegate.ids import TableLocation
 from lakegate.rows import shallow_clone
@@ -26,6 +27,7 @@ class Shared:
         self.jvm = commit.private(spark)
         self.gate = Gate(spark)
         self.afterwards = Afterwards()
+        self.publishes = OpenPublishes(spark, self.jvm, self.afterwards)
         self.pending_appends = PendingAppends()
         self.remembered = Remembered()
         self._lines: dict[str, CommitQueue] = {}

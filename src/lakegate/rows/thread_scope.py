@@ -80,7 +80,12 @@ def collected(spark: SparkSession) -> Iterator[Collector]:
     """Collects the statement that this thread executes in the block, without committing it; any other commit is refused."""
     ours = publisher(spark)
     collector = Collector(ours)
-    with entered(collector), ours.gate.closed():
+    refusal = (
+        "with coverage `publish` a batch is computed outside of the turn, and something else than one statement of "
+        "lakegate.DeltaTable or lakegate.sql wanted to commit; nothing was written"
+    )
+    advice = "Write with those, once in a batch, or leave the coverage `exclusive`"
+    with entered(collector), ours.gate.closed(refusal, advice):
         yield collector
 
 

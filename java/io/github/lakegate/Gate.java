@@ -43,6 +43,15 @@ public final class Gate {
     }
   }
 
+  /** A publish of several tables is open: its commit must be the table's next one. Nothing was written. */
+  public static final class PublishException extends IOException {
+    private static final long serialVersionUID = 1;
+
+    PublishException(String message) {
+      super(message);
+    }
+  }
+
   /** The gate could not find out whether a table takes turns. Nothing was written. */
   public static final class NoteException extends IOException {
     private static final long serialVersionUID = 1;
@@ -367,6 +376,14 @@ public final class Gate {
   Reservation.Held reservedElsewhere(String job, Configuration conf) {
     Turn now = turn.get();
     return now != null && now.isOf(job) ? null : reservation.heldElsewhere(conf);
+  }
+
+  /** True if a publish of several tables, to which the commit does not belong, is open on this table; not asked in the job's turn. */
+  boolean isPublishing(String token, String job, Configuration conf) throws IOException {
+    Turn now = turn.get();
+    if (token.startsWith("publish:") || (now != null && now.isOf(job))) return false;
+    Path notes = new Path(new Path(table), "_lakegate/publish");
+    return !Bulk.names(notes.getFileSystem(conf), notes).isEmpty();
   }
 
   static IOException keep(String token, Path table, long version, List<String> lines, String why) {

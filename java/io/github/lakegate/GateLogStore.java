@@ -37,6 +37,7 @@ public class GateLogStore extends LogStore {
   public static final String BEHIND = "spark.lakegate.logStore.";
 
   private static final ObjectMapper JSON = new ObjectMapper();
+  private static final long PUBLISH_NANOS = 30_000_000_000L; // for which a stock commit waits for a publish
 
   /** The holder for whom a commit has waited: it waits for no other one, nor longer than announced at the start. */
   private record Waited(Path table, long version, Reservation.Held holder) {
@@ -76,6 +77,13 @@ public class GateLogStore extends LogStore {
     boolean isCaptured = scope != null && scope.mode().equals("capture");
     String lock = gate.lockFor(job, conf);
     gate.awaitTurn(version, job, lock, conf.getLong(WAIT_MS, 0));
+    long publishing = System.nanoTime();
+    while (gate.isPublishing(token, job, conf)) { // looked up after the snapshot was read, so that no marker is missed
+      if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "waits for a publish of several tables");
+      if (scope != null || System.nanoTime() - publishing > PUBLISH_NANOS)
+        throw new Gate.PublishException("lakegate: commit " + version + " of " + table + " waits for a publish of several tables");
+      Gate.pause(Gate.POLL_MS);
+    }
     Waited waited = WAITED.get();
     WAITED.remove();
     // Delta tries a commit again at a later version, in the same thread: it has waited already.
