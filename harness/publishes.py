@@ -147,25 +147,25 @@ def _nexts(scenario: Scenario, state: State) -> Iterator[State]:
         if not isinstance(step, Effect):
             continue
         answer, after = _done(scenario, state, actor, step)
-        yield _told(after, actor, answer)
+        yield _answered(after, actor, answer)
         if len(state.crashed) < scenario.crashes:
             yield replace(state, crashed=state.crashed | {actor})
         if state.losses == scenario.losses:
             continue
         spent = replace(state, losses=state.losses + 1)
         if isinstance(step, Follow):
-            yield _told(spent, actor, "behind")
+            yield _answered(spent, actor, "behind")
         if isinstance(step, PutMarker | PutIntent | PutData | PutPlain):
             nothing = False if isinstance(step, PutMarker | PutPlain) else None
-            yield _told(spent, actor, nothing)  # the request was lost
-            yield _told(replace(after, losses=spent.losses), actor, nothing)  # its answer was lost
-            yield _told(replace(spent, late=(*state.late, (actor, step))), actor, nothing)
+            yield _answered(spent, actor, nothing)  # the request was lost
+            yield _answered(replace(after, losses=spent.losses), actor, nothing)  # its answer was lost
+            yield _answered(replace(spent, late=(*state.late, (actor, step))), actor, nothing)
     for at, (actor, step) in enumerate(state.late):
         _, after = _done(scenario, state, actor, step)
         yield replace(after, late=state.late[:at] + state.late[at + 1 :])
 
 
-def _told(state: State, actor: int, answer: Any) -> State:
+def _answered(state: State, actor: int, answer: Any) -> State:
     traces = (*state.traces[:actor], (*state.traces[actor], answer), *state.traces[actor + 1 :])
     return replace(state, traces=traces)
 
@@ -268,7 +268,7 @@ def _write(table: TableLocation) -> Steps[None]:
 
 
 def _check(scenario: Scenario, state: State) -> None:
-    """Checks the logs, and the ends that were reported so far."""
+    """Checks the logs, and the ends reported so far."""
     for table in scenario.tables:
         log = _log(scenario, state, table)
         data = [id_ for kind, id_ in log if kind == "data"]
@@ -288,7 +288,7 @@ def _check(scenario: Scenario, state: State) -> None:
         if kind == "publisher":
             found = {("data", str(actor)) in _log(scenario, state, table) for table in tables}
             if found != {end == "published"}:
-                raise Wrong(f"publisher {actor} was told: {end}")
+                raise Wrong(f"publisher {actor} got the answer: {end}")
         if kind == "reader":
             _check_pins(scenario, state, end)
 

@@ -19,6 +19,7 @@ from lakegate.config.options import BadPlace
 from lakegate.config.zookeeper import read_place
 from lakegate.delta.gate import Gate
 from lakegate.delta.jvm import check_jvm
+from lakegate.delta.open_publishes import SettledTableLog
 from lakegate.delta.table_log import DeltaTableLog
 from lakegate.errors import InvalidRequest, JvmEnded, LakegateError, Unavailable
 from lakegate.ids import TableLocation
@@ -194,7 +195,7 @@ class Site:
             spark=spark,
             storage=storage,
             store=open_store(url),
-            log=DeltaTableLog(spark),
+            log=SettledTableLog(spark),
             events=events,
             process=this_process(int(jvm.java.lang.ProcessHandle.current().pid())),
         )

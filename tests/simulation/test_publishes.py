@@ -68,18 +68,20 @@ def first_answer_counts(publish_id: str, markers: protocol.Markers) -> Steps[Int
     return Intent(markers)
 
 
-def finish_once(publish_id: str, table: TableLocation, marker: Version) -> Steps[None]:
-    """The commit is made without a look whether another process has made it."""
-    head = yield from perform(ReadHead(table))
-    yield from perform(PutData(publish_id, table, Version(head.version + 1)))
-    yield from perform(DropNote(publish_id, table))
-
-
-def note_dropped_first(publish_id: str, table: TableLocation, marker: Version) -> Steps[None]:
-    """Writers go on before the commit is made."""
-    yield from perform(DropNote(publish_id, table))
-    while not (head := (yield from perform(ReadHead(table)))).has_data_of(marker):
+def finish_once(publish_id: str, intent: Intent) -> Steps[None]:
+    """The commits are made without a look whether another process has made them."""
+    for table, _ in intent.markers:
+        head = yield from perform(ReadHead(table))
         yield from perform(PutData(publish_id, table, Version(head.version + 1)))
+        yield from perform(DropNote(publish_id, table))
+
+
+def notes_dropped_first(publish_id: str, intent: Intent) -> Steps[None]:
+    """Writers go on before the commits are made."""
+    for table, marker in intent.markers:
+        yield from perform(DropNote(publish_id, table))
+        while not (head := (yield from perform(ReadHead(table)))).has_data_of(marker):
+            yield from perform(PutData(publish_id, table, Version(head.version + 1)))
 
 
 def marked_over(publish_id: str, table: TableLocation) -> Steps[Version]:
@@ -104,7 +106,7 @@ real_resolve = protocol.resolve
 
 
 def resolve_drops_the_intent(publish_id: str, table: TableLocation) -> Steps[None]:
-    """Whoever finishes a publish removes its intent."""
+    """A process that finishes a publish removes its intent."""
     yield from real_resolve(publish_id, table)
     yield from perform(DropIntent(publish_id))
 
@@ -125,7 +127,7 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "no note": (protocol, "perform", without(WriteNote, lambda asked: None)),
     "no look at what was decided": (protocol, "_decide", first_answer_counts),
     "no look whether the commit was made": (protocol, "_finish", finish_once),
-    "the note goes first": (protocol, "_finish", note_dropped_first),
+    "the notes go first": (protocol, "_finish", notes_dropped_first),
     "an open publish is ignored": (protocol, "_mark", marked_over),
     "the intent goes too early": (protocol, "resolve", resolve_drops_the_intent),
     "heads are read once": (protocol, "pin", pinned_at_once),

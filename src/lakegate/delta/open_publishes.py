@@ -38,13 +38,16 @@ from lakegate.delta.publish_protocol import (
 from lakegate.delta.table_log import DeltaTableLog
 from lakegate.effects import Effect, Steps, drive
 from lakegate.errors import Corrupt, InvalidRequest, Unavailable, summary
-from lakegate.ids import TableLocation, Version
+from lakegate.ids import TableLocation, TokenId, Version
 from lakegate.stored_json import Damaged, parsed
 from lakegate.turns.host import boot_id, is_running
+from lakegate.turns.protocol.effects import CasReply
 
 FORMAT = 1
 APP_ID = "lakegate-publish"
 """`txn.appId` of markers and of the commits that follow them. Its number is twice the marker's version, then one more."""
+DECIDED = "publish:decided:"
+"""How the token begins under which commits of a decided publish pass the gate: they need no turn."""
 OPERATION = "PUBLISH"
 """The operation of a marker in the table's history."""
 HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
@@ -81,14 +84,19 @@ class OpenPublishes:
         self._seen_s: dict[str, float] = {}
         """Publish → when this process first waited for its decision."""
 
-    def resolve(self, table: TableLocation) -> None:
+    def resolve(self, table: TableLocation) -> bool:
         """Ends the publishes that have a note at this table: finishes those that are decided, waits for the others.
+
+        Returns True if there was one.
 
         Raises:
             Unavailable: Storage does not answer; or a commit is missing that only the dead publisher could make.
         """
+        was_open = False
         while notes := sorted(self._notes(table)):
+            was_open = True
             self.drive(resolve(notes[0], table), self.answer)
+        return was_open
 
     def pin(self, tables: Sequence[TableLocation]) -> dict[TableLocation, Version]:
         """Returns a version of each table such that each publish is in all of them or in none. Raises: as `resolve`."""
@@ -146,8 +154,14 @@ class OpenPublishes:
 
     # --------------------------------------------------------------------------------------------- commits of a publish
 
-    def commit(self, publish_id: str, version: Version, one: Participant) -> exact.Tried | exact.NotNext:
-        """Commits the actions of a participant at exactly this version, if it is the next one."""
+    def commit(self, token: str, version: Version, one: Participant) -> exact.Tried | exact.NotNext:
+        """Commits the actions of a participant at exactly this version, if it is the next one.
+
+        Args:
+            token: Under which the commit passes the gate.
+            version: Of the commit.
+            one: The participant.
+        """
         history = {name: one.info[name] for name in HISTORY if one.info.get(name) is not None}
         return exact.commit(
             self._jvm,
@@ -158,7 +172,7 @@ class OpenPublishes:
             tags=one.info.get("tags"),
             is_blind=bool(one.info.get("isBlindAppend")),
             later=self._afterwards,
-            committer=exact.Committer(gate_token(publish_id), json.dumps(history), None),
+            committer=exact.Committer(token, json.dumps(history), None),
         )
 
     def _put_data(self, publish_id: str, table: TableLocation, version: Version) -> None:
@@ -169,7 +183,7 @@ class OpenPublishes:
         (one,) = (each for each in _participants(data) if each.table == table)
         self._refuse_to_follow(publish_id, one, version)
         try:
-            self.commit(publish_id, version, one)
+            self.commit(DECIDED + publish_id, version, one)
         except Unavailable as error:
             raise Unavailable(
                 "a commit of a decided publish failed; whoever looks next makes it", table=table, reason=summary(error)
@@ -274,9 +288,20 @@ class OpenPublishes:
         return self._jvm.path(self._jvm.delta_log(table).dataPath(), "/".join((FOLDER, *names)))
 
 
-def gate_token(publish_id: str) -> str:
-    """Returns the id under which commits of a publish pass the gate: the same for all of its attempts."""
-    return f"publish:{publish_id.partition('.')[0]}"
+class SettledTableLog(DeltaTableLog):
+    """The log of tables for turns: before an entry commit, which ends an earlier turn, the publishes of that turn are ended."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
+        self._publishes = OpenPublishes(spark, exact.private(spark), Afterwards())
+
+    def commit_entry(
+        self, table: TableLocation, after: Version, raised: tuple[tuple[TokenId, int], ...], user_metadata: str
+    ) -> CasReply:
+        """Commits as `DeltaTableLog` does; answers "stale" if a publish was open: its marker could otherwise be the next version."""
+        if self._publishes.resolve(table):
+            return "stale"
+        return super().commit_entry(table, after, raised, user_metadata)
 
 
 def as_stored(one: Participant) -> dict[str, object]:

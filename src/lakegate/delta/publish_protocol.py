@@ -160,8 +160,7 @@ def publish(publish_id: str, tables: Sequence[TableLocation]) -> Steps[Outcome]:
     if intent.is_aborted:
         yield from _drop_notes(publish_id, tables)
         return "aborted"
-    for table, marker in markers:
-        yield from _finish(publish_id, table, marker)
+    yield from _finish(publish_id, intent)
     yield from perform(DropIntent(publish_id))
     return "published"
 
@@ -210,15 +209,15 @@ def resolve(publish_id: str, table: TableLocation) -> Steps[None]:
         intent = yield from _decide(publish_id, ())
     if intent.is_aborted:
         yield from perform(DropNote(publish_id, table))
-    for each, marker in intent.markers:
-        yield from _finish(publish_id, each, marker)
+    yield from _finish(publish_id, intent)
 
 
-def _finish(publish_id: str, table: TableLocation, marker: Version) -> Steps[None]:
-    """Makes the commit of a decided publish on one table, unless another process has made it."""
-    while not (head := (yield from perform(ReadHead(table)))).has_data_of(marker):
-        yield from perform(PutData(publish_id, table, Version(head.version + 1)))
-    yield from perform(DropNote(publish_id, table))
+def _finish(publish_id: str, intent: Intent) -> Steps[None]:
+    """Makes the commits of a decided publish that no other process has made. Its notes stay until all are made."""
+    for table, marker in intent.markers:
+        while not (head := (yield from perform(ReadHead(table)))).has_data_of(marker):
+            yield from perform(PutData(publish_id, table, Version(head.version + 1)))
+    yield from _drop_notes(publish_id, [table for table, _ in intent.markers])
 
 
 def pin(tables: Sequence[TableLocation]) -> Steps[dict[TableLocation, Version]]:

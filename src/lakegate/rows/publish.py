@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakegate.delta import commit as exact
 from lakegate.delta.actions import Action
 from lakegate.delta.jvm import CALL_ERRORS, Jvm
-from lakegate.delta.open_publishes import APP_ID, OPERATION, Participant, as_stored, gate_token
+from lakegate.delta.open_publishes import APP_ID, DECIDED, OPERATION, Participant, as_stored
 from lakegate.delta.publish_protocol import (
     DropIntent,
     Follow,
@@ -32,15 +32,16 @@ from lakegate.delta.publish_protocol import (
 )
 from lakegate.delta.storage_errors import in_plain_words
 from lakegate.effects import Effect
-from lakegate.errors import CommitInDoubt, InvalidRequest, Unavailable, summary
+from lakegate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable, summary
 from lakegate.ids import TableLocation, Version
 from lakegate.notebook import Shown
 from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.delta_table import DeltaTable
 from lakegate.rows.result import Result
 from lakegate.rows.statement import Dml, location_of
-from lakegate.rows.thread_scope import entered
+from lakegate.rows.thread_scope import TurnWrite, entered, plain, scope
 from lakegate.turns.host import boot_id, start_of
+from lakegate.turns.protocol.fencing import unpack
 
 ATTEMPTS_MAX = 20
 """Attempts of a publish whose statements other commits keep overtaking."""
@@ -114,17 +115,18 @@ def snapshot(spark: SparkSession, tables: Sequence[str]) -> Snapshot:
 class Publish:
     """The statements of one publish. Made by `lakegate.publish`."""
 
-    def __init__(self, spark: SparkSession, located: Mapping[str, TableLocation]) -> None:
-        self._spark, self._located = spark, located
+    def __init__(self, spark: SparkSession, located: Mapping[str, TableLocation], turn: TurnWrite | None) -> None:
+        self._spark, self._located, self._turn = spark, located, turn
         self._ours = publisher(spark)
         self._staged: dict[TableLocation, Staged] = {}
         self._tables: list[TableLocation] = []
         self._markers: dict[TableLocation, Version] = {}
         self._is_reserved = False
-        self._token = uuid.uuid4().hex
+        self._token = f"publish:{uuid.uuid4().hex}"
+        """Under which its markers pass the gate, and the tables are reserved."""
         self._id = ""
         self.versions: Mapping[str, int] = {}
-        """Table → version of its commit, once the publish is made. Tables without a change are left out."""
+        """Table → version of its commit, once the publish is made; tables without a statement are left out."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -153,8 +155,19 @@ class Publish:
                 advice="Make it one MERGE",
                 table=table,
             )
-        self._staged[table] = self._ours.stage(dml)
-        return Result(version=None, is_superseded=False, level=0, attempts=1, lost_puts=0, reasons=())
+        is_done = False
+        if self._turn is not None:
+            self._turn.begin()
+            if plain(table) not in self._turn.since:
+                raise InvalidRequest(
+                    "the publish changes a table that this job does not name, so it cannot be fenced; nothing was written",
+                    advice="Name it: JobCoordinator(…, tables=[…])",
+                    table=table,
+                )
+            is_done = plain(table) in self._turn.applied
+        if not is_done:
+            self._staged[table] = self._ours.stage(dml)
+        return Result(version=None, is_superseded=is_done, level=0, attempts=1, lost_puts=0, reasons=())
 
     def make(self) -> None:
         """Commits the statements together.
@@ -163,16 +176,20 @@ class Publish:
             Unavailable: Others kept overtaking it, or storage does not answer; nothing was published.
             CommitInDoubt: It is decided, or may be; whoever looks at one of the tables next finishes it.
         """
+        tables = sorted(self._staged)
         try:
             for attempt in range(ATTEMPTS_MAX):
-                tables = sorted(table for table, staged in self._staged.items() if staged.commit.actions)
-                if not tables or self._attempted(f"{self._token}.{attempt}", tables) == "published":
+                outcome = self._attempted(str(uuid.uuid4()), tables) if tables else "published"
+                if outcome == "published":
                     return self._report(tables)
+                if outcome == "fenced":
+                    assert self._turn is not None, "only turns are fenced"
+                    raise Fenced(table=", ".join(tables), epoch=unpack(self._turn.token.number).epoch)
                 self._execute_again(is_reserved=attempt >= RESERVED_FROM)
         finally:
             for staged in self._staged.values() if self._is_reserved else ():
                 with suppress(*CALL_ERRORS):
-                    self._ours.gate.unreserve(staged.dml.table, gate_token(self._token))
+                    self._ours.gate.unreserve(staged.dml.table, self._token)
         raise Unavailable("other writers kept overtaking the publish; nothing was published", attempts=ATTEMPTS_MAX)
 
     def _attempted(self, publish_id: str, tables: list[TableLocation]) -> Outcome:
@@ -225,7 +242,7 @@ class Publish:
             if followed.commit.version < self._ours.publishes.log.head(table):
                 if is_reserved:
                     self._is_reserved = True
-                    self._ours.gate.reserve(staged.dml.table, gate_token(self._token), HOLD_MS)
+                    self._ours.gate.reserve(staged.dml.table, self._token, HOLD_MS)
                 staged.dml.forget()
                 followed = self._ours.stage(staged.dml)
             self._staged[table] = followed
@@ -268,6 +285,10 @@ class Publish:
         self._ours.publishes.put(table, "publish", f"{self._id}.note", note)
 
     def _followed(self, table: TableLocation, version: Version) -> str:
+        if self._turn is not None:
+            _, number = self._ours.publishes.log.number_of(table, self._turn.token.token_id)
+            if number is not None and number >= self._turn.token.number:
+                return "fenced"
         self._staged[table] = self._ours.follow(self._staged[table])
         return "followed" if self._staged[table].commit.version >= version else "behind"
 
@@ -275,20 +296,25 @@ class Publish:
         info = {"operation": OPERATION, "operationParameters": {"publish": self._id}}
         txn = Action("txn", {"appId": APP_ID, "version": 2 * version})
         marker = replace(self._participant(table), actions=(txn,), info=info)
-        tried = self._ours.publishes.commit(self._id, version, marker)
+        tried = self._ours.publishes.commit(self._token, version, marker)
         return isinstance(tried, exact.Tried) and tried.reply == "done"
 
     def _participant(self, table: TableLocation) -> Participant:
         staged = self._staged[table]
         marker = self._markers.get(table, Version(-1))
-        txn = Action("txn", {"appId": APP_ID, "version": 2 * marker + 1})
+        txns = [Action("txn", {"appId": APP_ID, "version": 2 * marker + 1})]
+        info = staged.commit.info or {"operation": staged.dml.operation.value}
+        if self._turn is not None:
+            token = self._turn.token
+            txns.append(Action("txn", {"appId": token.token_id, "version": token.number}))
+            info = {**info, "userMetadata": token.user_metadata}
         return Participant(
             table=table,
             table_id=staged.base.table_id,
             marker=marker,
             base=staged.commit.version,
-            actions=(*staged.commit.actions, txn),
-            info=staged.commit.info,
+            actions=(*staged.commit.actions, *txns),
+            info=info,
         )
 
     def _put_intent(self, participants: Sequence[Participant]) -> bool:
@@ -306,7 +332,7 @@ class Publish:
                 staged.dml.forget()
                 staged = self._ours.stage(staged.dml)
             self._staged[table] = staged
-        self._ours.publishes.commit(self._id, version, self._participant(table))
+        self._ours.publishes.commit(DECIDED + self._id, version, self._participant(table))
 
 
 @contextmanager
@@ -338,11 +364,22 @@ def publish(spark: SparkSession, tables: Sequence[str]) -> Iterator[Publish]:
         done.versions
         ```
     """
-    made = Publish(spark, _located(spark, tables))
-    refusal = "something else than a statement of lakegate.DeltaTable or lakegate.sql wanted to commit in a publish; nothing was written"
+    turn = scope()
+    if turn is not None and not isinstance(turn, TurnWrite):
+        raise InvalidRequest(
+            "a publish within another one, or in a batch with coverage `publish`; nothing was written",
+            advice="Make one publish, or leave the coverage `exclusive`",
+        )
+    made = Publish(spark, _located(spark, tables), turn)
+    refusal = (
+        "something else than a statement of lakegate.DeltaTable or lakegate.sql wanted to commit in a publish; nothing was "
+        "written"
+    )
     with entered(made), publisher(spark).gate.closed(refusal, "Write with those, once for each table"):
         yield made
     _make(made)
+    if turn is not None:
+        turn.end()
 
 
 @in_plain_words()

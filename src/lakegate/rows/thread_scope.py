@@ -34,21 +34,27 @@ class Scope(Protocol):
 
 
 @contextmanager
-def entered(scope: Scope) -> Iterator[None]:
+def entered(taker: Scope) -> Iterator[None]:
     """Gives the statements that this thread makes in the block to a scope, in any session; the innermost scope counts."""
     before = getattr(_scopes, "now", None)
-    _scopes.now = scope
+    _scopes.now = taker
     try:
         yield
     finally:
         _scopes.now = before
 
 
+def scope() -> Scope | None:
+    """Returns the scope of this thread's statements; None if they are committed at once."""
+    found: Scope | None = getattr(_scopes, "now", None)
+    return found
+
+
 @in_plain_words()
 def run(dml: Dml) -> Result:
     """Executes a statement and commits it, or lets the thread's scope take it."""
-    scope: Scope | None = getattr(_scopes, "now", None)
-    result = None if scope is None else scope.take(dml)
+    taker = scope()
+    result = None if taker is None else taker.take(dml)
     return publisher(dml.session).publish(dml) if result is None else result
 
 
@@ -120,17 +126,24 @@ class TurnWrite:
         table = plain(dml.table)
         if table not in self.since or dml.session.conf.get(APP_ID_CONF, None) == self.token.token_id:
             return None
-        # As Delta does for stock writes: a write that has used the number removes it from the settings.
-        if self.session.conf.get(NUMBER_CONF, None) != str(self.token.number):
-            raise second_write()
+        self.begin()
         ours = publisher(dml.session)
         if table in self.applied:
             result = Result(version=None, is_superseded=True, level=0, attempts=0, lost_puts=0, reasons=())
         else:
             result = ours.put(replace(ours.stage(dml), since=self.since[table]), self.token)
         if result.version is not None or result.is_superseded:
-            self.session.conf.unset(NUMBER_CONF)  # before the report: a callback may make a statement
+            self.end()  # before the report: a callback may make a statement
         return ours.reported(dml, result)
+
+    def begin(self) -> None:
+        """Raises `InvalidRequest` if the write was made before. As Delta does: a write removes its number from the settings."""
+        if self.session.conf.get(NUMBER_CONF, None) != str(self.token.number):
+            raise second_write()
+
+    def end(self) -> None:
+        """Records that the write was made."""
+        self.session.conf.unset(NUMBER_CONF)
 
 
 def plain(location: str) -> str:

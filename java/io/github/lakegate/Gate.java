@@ -104,6 +104,7 @@ public final class Gate {
     }
   }
 
+  static final String PUBLISH = "publish:", DECIDED = "publish:decided:"; // beginnings of tokens of a publish's commits
   private static final ThreadLocal<Scope> SCOPE = new ThreadLocal<>();
   private static final Turn NOBODY = new Turn(null, -1, 0, null);
   static final long POLL_MS = 5;
@@ -381,7 +382,7 @@ public final class Gate {
   /** True if a publish of several tables, to which the commit does not belong, is open on this table; not asked in the job's turn. */
   boolean isPublishing(String token, String job, Configuration conf) throws IOException {
     Turn now = turn.get();
-    if (token.startsWith("publish:") || (now != null && now.isOf(job))) return false;
+    if (token.startsWith(PUBLISH) || (now != null && now.isOf(job))) return false;
     Path notes = new Path(new Path(table), "_lakegate/publish");
     return !Bulk.names(notes.getFileSystem(conf), notes).isEmpty();
   }

@@ -75,8 +75,9 @@ public class GateLogStore extends LogStore {
     if (scope != null && scope.mode().equals("stage")) throw Gate.keep(token, table, version, lines.all(), "was staged");
     Gate gate = Gate.of(table);
     boolean isCaptured = scope != null && scope.mode().equals("capture");
-    String lock = gate.lockFor(job, conf);
-    gate.awaitTurn(version, job, lock, conf.getLong(WAIT_MS, 0));
+    boolean isDecided = token.startsWith(Gate.DECIDED); // a commit of a decided publish is made by whoever finds it
+    String lock = isDecided ? null : gate.lockFor(job, conf);
+    if (!isDecided) gate.awaitTurn(version, job, lock, conf.getLong(WAIT_MS, 0));
     long publishing = System.nanoTime();
     while (gate.isPublishing(token, job, conf)) { // looked up after the snapshot was read, so that no marker is missed
       if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "waits for a publish of several tables");
@@ -92,8 +93,8 @@ public class GateLogStore extends LogStore {
       Reservation.Held elsewhere = gate.reservedElsewhere(job, conf); // it may take a request
       // Delta's own lock may be off, and not every store's put is atomic within a process.
       synchronized (gate.putLock) {
-        gate.awaitTurn(version, job, lock, 0);
-        if (job != null) gate.requireToken(version, job, lines.all());
+        if (!isDecided) gate.awaitTurn(version, job, lock, 0);
+        if (job != null && !isDecided) gate.requireToken(version, job, lines.all());
         Reservation.Held here = gate.reservedFrom(token);
         Reservation.Held holder = here == null ? elsewhere : here;
         if (holder == null || (!isCaptured && waited != null && waited.isEnoughFor(holder))) {
