@@ -29,6 +29,7 @@ from lakegate.cli.processes import JVM_ENDED, SYNC_REPORT, Processes
 from lakegate.cli.progress import Printer
 from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, JvmEnded, combined_exit_code
 from lakegate.telemetry.events import FORMAT, Noticed, StreamLate
+from lakegate.telemetry.hook_messages import tallied
 from lakegate.telemetry.log_format import JsonFormatter
 
 if TYPE_CHECKING:
@@ -299,7 +300,8 @@ def _show_reports(reports: list[dict[str, Any]], output: Output) -> None:
                 )
                 continue
             waited_s = report["waited_ms"] / 1000
+            unmet = f", not met: {tallied(report['unmet'])}" if report["unmet"] else ""
             say(
                 f"{report['job']}: {report['turns']} turns, {report['batches']} batches, {report['rows']} rows written, "
-                f"waited {waited_s:.1f} s"
+                f"waited {waited_s:.1f} s{unmet}"
             )

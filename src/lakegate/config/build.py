@@ -21,6 +21,7 @@ from lakegate.config.streams import (
     OnBadRecord,
     OnDuplicate,
     OnNewColumn,
+    Otherwise,
     Transform,
 )
 from lakegate.config.yaml_nodes import Faults, from_values
@@ -54,6 +55,13 @@ def files_json(path: str, *, schema: str, options: Mapping[str, object] | None =
     return files(path, format="json", schema=schema, options=options)
 
 
+class ExpectationKeys(TypedDict, total=False):
+    """Keys of an expectation."""
+
+    where: Required[str]
+    otherwise: Otherwise
+
+
 class StreamKeys(TypedDict, total=False):
     """Keys of every stream, as in the file."""
 
@@ -65,6 +73,7 @@ class StreamKeys(TypedDict, total=False):
     max_rows_per_batch: int
     turn_limit: Mapping[str, int]
     on_bad_record: OnBadRecord
+    expect: Mapping[str, ExpectationKeys]
     on_new_column: OnNewColumn
     checkpoint: str
     coverage: str

@@ -97,7 +97,7 @@ class HookSpec(Section, title="on_event.NAME"):
     )
     """A program and its words, without a shell; it reads each message as JSON on its standard input. Either this or `webhook`."""
     events: Annotated[tuple[HookEvent, ...], _HOOK_EVENTS] = Field(default=(), examples=["[lost, late]"])
-    """The kinds of messages: `lost`, `failed`, `late`, `dead_letters`, `erased`, `sync_behind`. Default: all."""
+    """The kinds of messages: `lost`, `failed`, `late`, `dead_letters`, `unmet`, `erased`, `sync_behind`. Default: all."""
     behind_after_ms: Milliseconds = Field(default=BEHIND_AFTER_MS, examples=["10m"])
     """The delay above which a sync is `sync_behind`."""
 
