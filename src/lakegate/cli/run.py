@@ -88,12 +88,15 @@ def run_command(
     if is_dry:
         dry_run(pipeline, list(dict.fromkeys(names)), syncs, output)
         return
+    from lakegate.config.lineage import lineage_of
     from lakegate.telemetry.hooks import Hooks
     from lakegate.turns.lateness import LateStreams
 
     printer = Printer(output)
-    hooks = None if is_child else Hooks(pipeline.name, pipeline.hooks, report=partial(_report, printer))
-    if hooks is not None:  # a child's events are passed on by its parent
+    hooks = None
+    if not is_child:  # a child's events are passed on by its parent
+        report = partial(_report, printer)
+        hooks = Hooks(pipeline.name, pipeline.hooks, report=report, lineage=lineage_of(pipeline))
         context.call_on_close(hooks.close)
     watch = _Watch(printer, hooks, LateStreams(pipeline, names), pipeline.coordinator.url)
     pace = "once" if once else "until_idle" if until_idle else "paced"

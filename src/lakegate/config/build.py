@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, TypeVar, Unpack
 
-from lakegate.config.model import Pipeline
+from lakegate.config.model import LineageWord, Pipeline
 from lakegate.config.reading import Override, validate
 from lakegate.config.sections import Section
 from lakegate.config.streams import (
@@ -136,6 +136,7 @@ class PipelineBuilder(Shown):
         spark: Mapping[str, object] | None = None,
         log_store: str | None = None,
         on_event: Mapping[str, Mapping[str, object]] | None = None,
+        lineage: LineageWord | None = None,
     ) -> None:
         self.name = name
         self._keys: dict[str, object] = {
@@ -146,6 +147,7 @@ class PipelineBuilder(Shown):
             "spark": spark,
             "log_store": log_store,
             "on_event": on_event,
+            "lineage": lineage,
         }
         self._tables: dict[str, object] = {}
         self._streams: dict[str, object] = {}

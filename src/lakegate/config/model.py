@@ -25,6 +25,7 @@ from lakegate.config.yaml_nodes import shown_key
 from lakegate.telemetry.hook_messages import BEHIND_AFTER_MS, HOOK_EVENTS, Hook, HookEvent
 
 LogStoreWord = Literal["auto", "conditional", "dynamodb", "single_driver"]
+LineageWord = Literal["openlineage"]
 
 CATALOG_NAME: Final = Text(
     pattern=r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){0,2}", expected="table, db.table or catalog.db.table"
@@ -146,6 +147,9 @@ class Pipeline(
         default_factory=dict, serialization_alias="on_event"
     )
     """Receivers of messages about runs, each under a name."""
+    lineage: Annotated[LineageWord | None, Choice(LineageWord)] = Field(default=None, examples=["openlineage"])
+    """Report each turn of a stream, and each batch of a sync, as a run to OpenLineage. Its client takes its settings from
+    `openlineage.yml` and its own variables. Default: nothing is reported."""
     notes: tuple[str, ...] = Field(default=(), exclude=True)
     """Allowed settings that are worth a note; printed by `lakegate check`."""
     entries: tuple[Entry, ...] = Field(default=(), repr=False, exclude=True)

@@ -24,7 +24,7 @@ class Hook:
     """A receiver of messages: a webhook, a command or a function."""
 
     name: str
-    events: tuple[HookEvent, ...] = HOOK_EVENTS
+    events: tuple[str, ...] = HOOK_EVENTS
     behind_after_ms: int = BEHIND_AFTER_MS
     """The delay of a sync above which it is `sync_behind`."""
     webhook: str | None = field(default=None, repr=False)
