@@ -127,6 +127,7 @@ def test_a_request_that_is_dropped_leaves_the_order_of_the_others(session: Spark
     assert b.run("S", [("c", -1, "x"), ("c", -2, "")], RECORD, 1).was_applied_before
 
 
+@pytest.mark.slow
 def test_an_erasure_that_is_not_as_expected_erases_nothing(session: SparkSession, tmp_path: Path) -> None:
     b = lake(
         session, tmp_path, Erase(match={"id": "id"}, lift_when=None), expect=expect(asked=("text = 'gdpr'", "drop"))
@@ -135,6 +136,7 @@ def test_an_erasure_that_is_not_as_expected_erases_nothing(session: SparkSession
     assert (b.rows("id"), result.unmet) == ([("b",), ("c",)], {"asked": 2})
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize("kind", [Append(), mutate(match={"id": "id"}, set_={"amount": "amount"})])
 def test_a_batch_that_is_computed_before_its_turn_is_tested_too(
@@ -172,6 +174,7 @@ def test_sql_that_might_decide_otherwise_in_a_replay_is_refused(session: SparkSe
     ] == []
 
 
+@pytest.mark.slow
 def test_a_record_is_sent_again_with_the_columns_of_the_function(session: SparkSession, tmp_path: Path) -> None:
     """A column that the function of the stream adds, and the source lacks, can be corrected and is written."""
     more: dict[str, Any] = {"expect": expect(small=("amount < 5", "dead_letter")), "on_bad_record": "dead_letter"}
