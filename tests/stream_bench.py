@@ -74,6 +74,10 @@ class HandTurn:
     before: Callable[[str], None] = lambda name: None
     between: Callable[[str], object] = lambda name: None
     """Called between the look at the stored token and the write."""
+    unmet: dict[str, int] = field(default_factory=dict)
+
+    def add_unmet(self, unmet: Mapping[str, int]) -> None:
+        self.unmet.update(unmet)
 
     def enter(self, table: TableLocation) -> bool:
         return self.log.head(table) >= 0

@@ -15,6 +15,7 @@ from lakegate.config import Pipeline as PipelineSpec
 from lakegate.config import StreamSpec
 from lakegate.config.build import PipelineBuilder
 from lakegate.config.coordinators import coordinator_place
+from lakegate.config.lineage import lineage_of
 from lakegate.delta.storage_errors import refusal
 from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError, combined_exit_code, summary
 from lakegate.ids import JobName
@@ -254,7 +255,7 @@ class Pipeline(PipelineBuilder):
             LakegateError: see its class; rows that were not written are processed again.
         """
         spec = self.build(base_dir=settings.working_directory())
-        hooks = Hooks(spec.name, spec.hooks)
+        hooks = Hooks(spec.name, spec.hooks, lineage=lineage_of(spec))
         try:
             run = PipelineRun(spec, streams, new_checkpoints=new_checkpoints, hooks=hooks, spark=spark)
             return run.run("once" if once else "until_idle" if until_idle else "paced")

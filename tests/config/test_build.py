@@ -58,6 +58,7 @@ streams:
     every: 1h
     source: {kafka: eng.records, servers: "h:1", schema: "a STRING", options: {startingOffsets: earliest}}
     append: {columns: {person_id: alias_id}, key: [engagement_id], on_duplicate: keep_first}
+    expect: {positive: {where: a > 0, otherwise: drop}, named: {where: a IS NOT NULL}}
     max_rows_per_batch: 500
     turn_limit: {batches: 2}
   Mutation:
@@ -103,6 +104,7 @@ def engagement_pipeline() -> tuple[PipelineBuilder, TableBuilder]:
         columns={"person_id": "alias_id"},
         key=["engagement_id"],
         on_duplicate="keep_first",
+        expect={"positive": {"where": "a > 0", "otherwise": "drop"}, "named": {"where": "a IS NOT NULL"}},
         max_rows_per_batch=500,
         turn_limit={"batches": 2},
     )

@@ -25,6 +25,7 @@ def test_a_turn_that_ended_is_shown_as_it_was() -> None:
         commit_log_at_ms=4,
         released_at_ms=5,
         versions={"engagement": (7, 8)},
+        unmet={"positive": 2},
         outcome="swept",
         reason="why",
     )

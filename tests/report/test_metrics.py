@@ -60,7 +60,14 @@ FACTS = MetricsInput(
     version="1",
     now_ms=10_000,
     locks=[LOCK],
-    turns=add_turns({}, [turn("completed"), turn("completed", held_ms=70_000), turn("failed")]),
+    turns=add_turns(
+        {},
+        [
+            replace(turn("completed"), unmet={"positive": 2}),
+            replace(turn("completed", held_ms=70_000), unmet={"positive": 1, "known": 4}),
+            turn("failed"),
+        ],
+    ),
     actions=[ACT, replace(ACT, outcome="not_done")],
     kept=[
         (
@@ -116,6 +123,7 @@ def test_every_declared_metric_is_exposed_with_its_labels_and_no_other() -> None
         ("lakegate_turns_total", {"lock": "L", "job": "In", "outcome": "completed"}, 2),
         ("lakegate_batches_total", {"lock": "L", "job": "In"}, 9),
         ("lakegate_commits_total", {"lock": "L", "job": "In"}, 6),
+        ("lakegate_unmet_expectations_total", {"lock": "L", "job": "In", "expectation": "positive"}, 3),
         ("lakegate_turn_held_seconds_bucket", {"lock": "L", "job": "In", "le": "5.0"}, 2),
         ("lakegate_turn_held_seconds_bucket", {"lock": "L", "job": "In", "le": "+Inf"}, 3),
         ("lakegate_turn_held_seconds_sum", {"lock": "L", "job": "In"}, 74.0),

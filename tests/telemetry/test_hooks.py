@@ -64,6 +64,7 @@ MESSAGES = {
     "late": (late(is_late=True), "In is late: its turn is overdue by 2 hours"),
     "dead_letters": (batch(dead_letters=3), "lakegate dead-letters list In"),
     "dead_requests": (batch(dead_requests=3), "lakegate requests list In --state dead"),
+    "unmet": (batch(unmet={"positive": 2, "known": 1}), "in batch 5 of In records do not meet positive (2), known (1)"),
     "erased": (batch(rows_erased=7), "In deleted 7 rows in batch 5"),
     "sync_behind": (behind(is_behind=True), "crm is 6 minutes behind its source"),
     "of a sync": (

@@ -12,6 +12,7 @@ from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, document, say, table
 from lakegate.report import words
 from lakegate.telemetry.events import TurnEnded
+from lakegate.telemetry.hook_messages import tallied
 
 HEADINGS = ("epoch", "job", "outcome", "ended", "batches", "waited", "held", "versions", "reason")
 
@@ -57,5 +58,5 @@ def _cells(row: TurnEnded, place: str | None) -> tuple[str, ...]:
         words.span(max(0, waited_ms) if row.closed_by is None else None),
         words.span(held_ms),
         ", ".join(map(str, versions)) or words.NOTHING,
-        row.reason or "",
+        row.reason or (f"not met: {tallied(row.unmet)}" if row.unmet else ""),
     )

@@ -25,6 +25,7 @@ from lakegate.telemetry.events import (
     TurnWaits,
     to_json,
 )
+from lakegate.telemetry.hook_messages import tallied
 
 STYLES = {"granted": "green", "waits": "yellow", "ended": "cyan", "trouble": "red", "quiet": "dim"}
 
@@ -43,9 +44,10 @@ def line_of(data: dict[str, Any]) -> tuple[str, str] | None:
         case StepWritten.__name__ if data["version"] is not None:
             place = data["table"].rstrip("/").rsplit("/", 1)[-1]
             return "quiet", f"{job}: batch {data['batch']} {data['step']} → {place} version {data['version']}"
-        case BatchWritten.__name__ if data["dead_letters"] or data["dead_requests"]:
+        case BatchWritten.__name__ if data["dead_letters"] or data["dead_requests"] or data["unmet"]:
             count = data["dead_letters"] + data["dead_requests"]
-            return "trouble", f"{job}: batch {data['batch']}: {words.counted(count, 'record')} set aside"
+            unmet = f"; not met: {tallied(data['unmet'])}" if data["unmet"] else ""
+            return "trouble", f"{job}: batch {data['batch']}: {words.counted(count, 'record')} set aside{unmet}"
         case StepRepeated.__name__:
             return (
                 "trouble",

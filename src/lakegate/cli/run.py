@@ -29,6 +29,7 @@ from lakegate.cli.processes import JVM_ENDED, SYNC_REPORT, Processes
 from lakegate.cli.progress import Printer
 from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, JvmEnded, combined_exit_code
 from lakegate.telemetry.events import FORMAT, Noticed, StreamLate
+from lakegate.telemetry.hook_messages import tallied
 from lakegate.telemetry.log_format import JsonFormatter
 
 if TYPE_CHECKING:
@@ -87,12 +88,15 @@ def run_command(
     if is_dry:
         dry_run(pipeline, list(dict.fromkeys(names)), syncs, output)
         return
+    from lakegate.config.lineage import lineage_of
     from lakegate.telemetry.hooks import Hooks
     from lakegate.turns.lateness import LateStreams
 
     printer = Printer(output)
-    hooks = None if is_child else Hooks(pipeline.name, pipeline.hooks, report=partial(_report, printer))
-    if hooks is not None:  # a child's events are passed on by its parent
+    hooks = None
+    if not is_child:  # a child's events are passed on by its parent
+        report = partial(_report, printer)
+        hooks = Hooks(pipeline.name, pipeline.hooks, report=report, lineage=lineage_of(pipeline))
         context.call_on_close(hooks.close)
     watch = _Watch(printer, hooks, LateStreams(pipeline, names), pipeline.coordinator.url)
     pace = "once" if once else "until_idle" if until_idle else "paced"
@@ -299,7 +303,8 @@ def _show_reports(reports: list[dict[str, Any]], output: Output) -> None:
                 )
                 continue
             waited_s = report["waited_ms"] / 1000
+            unmet = f", not met: {tallied(report['unmet'])}" if report["unmet"] else ""
             say(
                 f"{report['job']}: {report['turns']} turns, {report['batches']} batches, {report['rows']} rows written, "
-                f"waited {waited_s:.1f} s"
+                f"waited {waited_s:.1f} s{unmet}"
             )

@@ -91,12 +91,15 @@ def run_command(
         signal.signal(number, on_signal)
     if is_child:
         threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
+    from lakegate.config.lineage import lineage_of
     from lakegate.syncs.api import SyncReport
     from lakegate.telemetry.hooks import Hooks, wanted
 
     counts = {session.name: SyncReport(sync=session.name) for session in sessions}
-    hooks = None if is_child else Hooks(pipeline.name, pipeline.hooks, report=partial(say, err=True))
-    if hooks is not None:  # a child's events are passed on by its parent
+    hooks = None
+    if not is_child:  # a child's events are passed on by its parent
+        report = partial(say, err=True)
+        hooks = Hooks(pipeline.name, pipeline.hooks, report=report, lineage=lineage_of(pipeline))
         context.call_on_close(hooks.close)
     watch = _Watch(output, hooks, {hook.behind_after_ms for hook in wanted(pipeline.hooks, "sync_behind")})
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, TypeVar, Unpack
 
-from lakegate.config.model import Pipeline
+from lakegate.config.model import LineageWord, Pipeline
 from lakegate.config.reading import Override, validate
 from lakegate.config.sections import Section
 from lakegate.config.streams import (
@@ -21,6 +21,7 @@ from lakegate.config.streams import (
     OnBadRecord,
     OnDuplicate,
     OnNewColumn,
+    Otherwise,
     Transform,
 )
 from lakegate.config.yaml_nodes import Faults, from_values
@@ -54,6 +55,13 @@ def files_json(path: str, *, schema: str, options: Mapping[str, object] | None =
     return files(path, format="json", schema=schema, options=options)
 
 
+class ExpectationKeys(TypedDict, total=False):
+    """Keys of an expectation."""
+
+    where: Required[str]
+    otherwise: Otherwise
+
+
 class StreamKeys(TypedDict, total=False):
     """Keys of every stream, as in the file."""
 
@@ -65,6 +73,7 @@ class StreamKeys(TypedDict, total=False):
     max_rows_per_batch: int
     turn_limit: Mapping[str, int]
     on_bad_record: OnBadRecord
+    expect: Mapping[str, ExpectationKeys]
     on_new_column: OnNewColumn
     checkpoint: str
     coverage: str
@@ -127,6 +136,7 @@ class PipelineBuilder(Shown):
         spark: Mapping[str, object] | None = None,
         log_store: str | None = None,
         on_event: Mapping[str, Mapping[str, object]] | None = None,
+        lineage: LineageWord | None = None,
     ) -> None:
         self.name = name
         self._keys: dict[str, object] = {
@@ -137,6 +147,7 @@ class PipelineBuilder(Shown):
             "spark": spark,
             "log_store": log_store,
             "on_event": on_event,
+            "lineage": lineage,
         }
         self._tables: dict[str, object] = {}
         self._streams: dict[str, object] = {}

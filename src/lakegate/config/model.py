@@ -25,6 +25,7 @@ from lakegate.config.yaml_nodes import shown_key
 from lakegate.telemetry.hook_messages import BEHIND_AFTER_MS, HOOK_EVENTS, Hook, HookEvent
 
 LogStoreWord = Literal["auto", "conditional", "dynamodb", "single_driver"]
+LineageWord = Literal["openlineage"]
 
 CATALOG_NAME: Final = Text(
     pattern=r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){0,2}", expected="table, db.table or catalog.db.table"
@@ -97,7 +98,7 @@ class HookSpec(Section, title="on_event.NAME"):
     )
     """A program and its words, without a shell; it reads each message as JSON on its standard input. Either this or `webhook`."""
     events: Annotated[tuple[HookEvent, ...], _HOOK_EVENTS] = Field(default=(), examples=["[lost, late]"])
-    """The kinds of messages: `lost`, `failed`, `late`, `dead_letters`, `erased`, `sync_behind`. Default: all."""
+    """The kinds of messages: `lost`, `failed`, `late`, `dead_letters`, `unmet`, `erased`, `sync_behind`. Default: all."""
     behind_after_ms: Milliseconds = Field(default=BEHIND_AFTER_MS, examples=["10m"])
     """The delay above which a sync is `sync_behind`."""
 
@@ -146,6 +147,9 @@ class Pipeline(
         default_factory=dict, serialization_alias="on_event"
     )
     """Receivers of messages about runs, each under a name."""
+    lineage: Annotated[LineageWord | None, Choice(LineageWord)] = Field(default=None, examples=["openlineage"])
+    """Report each turn of a stream, and each batch of a sync, as a run to OpenLineage. Its client takes its settings from
+    `openlineage.yml` and its own variables. Default: nothing is reported."""
     notes: tuple[str, ...] = Field(default=(), exclude=True)
     """Allowed settings that are worth a note; printed by `lakegate check`."""
     entries: tuple[Entry, ...] = Field(default=(), repr=False, exclude=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from lakegate.config.places import Path
-from lakegate.config.sections import FromSection, Section, Written
+from lakegate.config.sections import FromSection, Named, Section, Written
 from lakegate.config.value_types import (
     PRIORITY,
     AfterJobs,
@@ -35,6 +35,7 @@ Transform = Callable[[Any], Any]
 OnDuplicate = Literal["allow", "keep_first"]
 AppliesTo = Literal["arrived", "arrived_and_later"]
 OnBadRecord = Literal["fail", "dead_letter"]
+Otherwise = Literal["fail", "drop", "dead_letter"]
 OnNewColumn = Literal["ignore", "add"]
 Coverage = Literal["exclusive", "publish"]
 """The scope of a turn: the whole micro-batch, or only its commits."""
@@ -272,6 +273,18 @@ class Maintain(Section, title="maintain"):
 StreamKind = Append | Mutate | Erase | Maintain
 
 
+class Expectation(Section, title="expect.NAME"):
+    """A condition that each record of a stream meets."""
+
+    where: Sql = Field(examples=['"amount > 0"'])
+    """SQL over the record that is true for a record as expected. False, NULL, or an evaluation that raises: the record does not
+    meet it. Refused: aggregates, sub-queries, and SQL whose result may differ when the batch runs again, such as `rand()` or
+    `current_date()`."""
+    otherwise: Annotated[Otherwise, Choice(Otherwise)] = Field(default="fail", examples=["dead_letter"])
+    """The treatment of a record that does not meet it: `fail` stops the stream before anything of the batch is written, `drop`
+    leaves the record out and counts it, `dead_letter` sets it aside."""
+
+
 class TurnLimit(Section, title="turn_limit"):
     """The maximum length of a turn."""
 
@@ -316,6 +329,8 @@ class StreamSpec(Section, title="streams.NAME"):
     """The maximum length of a turn."""
     on_bad_record: Annotated[OnBadRecord, Choice(OnBadRecord)] = Field(default="fail", examples=["dead_letter"])
     """The treatment of a record that cannot be read or does not fit."""
+    expect: Annotated[Mapping[str, Expectation], Named("expectation")] = Field(default_factory=dict)
+    """Conditions that each record that can be read meets, each under a name."""
     on_new_column: Annotated[OnNewColumn, Choice(OnNewColumn)] = Field(default="ignore", examples=["add"])
     """The treatment of a source column that the table does not have; it is reported in any case."""
     checkpoint: Path | None = Field(default=None, examples=["./lake/checkpoints/ingestion"])
@@ -333,6 +348,19 @@ class StreamSpec(Section, title="streams.NAME"):
         if kind is None:
             raise ValueError(f"the stream {self.name} has no kind")
         return kind
+
+    @property
+    def keeps_letters(self) -> bool:
+        """True if some of its records may become dead letters."""
+        return self.on_bad_record == "dead_letter" or self._may("dead_letter")
+
+    @property
+    def sets_aside(self) -> bool:
+        """True if a record may be left out of a batch that is written; False if each bad record stops the stream."""
+        return self.keeps_letters or self._may("drop")
+
+    def _may(self, otherwise: Otherwise) -> bool:
+        return any(one.otherwise == otherwise for one in self.expect.values())
 
     @property
     def order(self) -> OrderRule:
@@ -368,6 +396,7 @@ OF_RECORDS: Final = (
     "max_rows_per_batch",
     "turn_limit",
     "on_bad_record",
+    "expect",
     "on_new_column",
     "checkpoint",
     "coverage",

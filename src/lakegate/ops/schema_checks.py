@@ -24,6 +24,7 @@ from lakegate.ops.check import Places
 from lakegate.ops.finding import Finding, of_error
 from lakegate.spark.log_stores import log_store_of
 from lakegate.spark.sources import schema_of
+from lakegate.streams.expectations import faults_of
 from lakegate.streams.maintenance import statements
 from lakegate.streams.maintenance.purge import within_fault
 from lakegate.streams.maintenance.stream import too_young
@@ -198,11 +199,16 @@ def stream(
     except LakegateError as error:
         is_schema = bool(getattr(error, "faults", ()))
         return None, of_error(error, places.of(f"{at}.source.{'schema' if is_schema else 'files'}"))
+    unmet = [
+        _fault(places.of(f"{at}.expect.{name}.where"), what, f"a condition over {', '.join(rows.columns)}")
+        for name, what in faults_of(rows, spec.expect)
+    ]
     match spec.kind:
         case Append():
-            return _append(spec.kind, rows, known, at, places)
+            appended, found = _append(spec.kind, rows, known, at, places)
+            return appended, [*unmet, *found]
         case Mutate() | Erase():
-            found = _requests(spec.kind, rows, known, at, places)
+            found = [*unmet, *_requests(spec.kind, rows, known, at, places)]
             return None, found if known is None else [*found, *_physical(spark, spec, known, places)]
         case Maintain():
             raise AssertionError("a stream that maintains has no source")

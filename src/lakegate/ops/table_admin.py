@@ -346,7 +346,9 @@ class StreamDesk:
 
     def _kind(self) -> StreamKind:
         # A row that is refused again is set aside again, whatever the policy: it does not stop the others.
-        spec = self._stream.model_copy(update={"on_bad_record": "dead_letter", "transform": None})
+        kept = {"otherwise": "dead_letter"}
+        expect = {name: one.model_copy(update=kept) for name, one in self._stream.expect.items()}
+        spec = self._stream.model_copy(update={"on_bad_record": "dead_letter", "expect": expect, "transform": None})
         return kind_of(spec, self._pipeline.table_of(self._stream), self._context)
 
     def _send(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:

@@ -11,6 +11,7 @@ from typing import Any
 from lakegate.redaction import printable
 from lakegate.stored_json import checked, listed, parsed
 from lakegate.telemetry.events import TurnEnded
+from lakegate.telemetry.hook_messages import tallied
 
 COMPARISON = "comparison.json"
 """The file of the demo's comparison, next to its `lakegate.yml`."""
@@ -53,6 +54,8 @@ class TurnRow:
     """When the turn was given back; for a turn that was never granted, when the job stopped waiting."""
     versions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Table → the versions that this turn committed, ascending."""
+    unmet: Mapping[str, int] = field(default_factory=dict)
+    """Expectation → records of its batches that do not meet it."""
     outcome: Outcome
     reason: str | None = None
     boot_id: str | None = None
@@ -78,6 +81,11 @@ class TurnRow:
             return None
         return max(0, self.released_at_ms - self.granted_at_ms)
 
+    @property
+    def remark(self) -> str | None:
+        """The reason of its end, or the expectations that records did not meet."""
+        return self.reason or (f"not met: {tallied(self.unmet)}" if self.unmet else None)
+
     @classmethod
     def from_event(cls, event: TurnEnded) -> TurnRow:
         """Returns the turn of an event; characters that would change the writing direction are shown as escapes."""
@@ -95,6 +103,7 @@ class TurnRow:
             commit_log_at_ms=event.commit_log_at_ms,
             released_at_ms=event.released_at_ms,
             versions=event.versions,
+            unmet=event.unmet,
             outcome=Outcome(event.outcome),
             reason=None if event.reason is None else printable(event.reason),
             boot_id=event.boot_id,

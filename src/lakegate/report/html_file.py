@@ -279,7 +279,7 @@ def _turn_table(
                 _since_grant(turn, turn.commit_log_at_ms),
                 words.clock(turn.released_at_ms, has_day=has_day),
                 words.span(facts.hold_ms(turn)),
-                turn.reason or words.NOTHING,
+                turn.remark or words.NOTHING,
             )
             for turn, commits in zip(turns, own, strict=True)
         ],

@@ -84,6 +84,12 @@ COMPLETED = Metric(
 TURNS = Metric(name="lakegate_turns", kind="counter", labels=(*_JOB, "outcome"), help="Turns that ended, by outcome.")
 BATCHES = Metric(name="lakegate_batches", kind="counter", labels=_JOB, help="Micro-batches of these turns.")
 COMMITS = Metric(name="lakegate_commits", kind="counter", labels=_JOB, help="Versions that these turns committed.")
+UNMET = Metric(
+    name="lakegate_unmet_expectations",
+    kind="counter",
+    labels=(*_JOB, "expectation"),
+    help="Records of these turns that do not meet an expectation, and that were dropped or set aside.",
+)
 TURN_HELD = Metric(name="lakegate_turn_held_seconds", kind="histogram", labels=_JOB, help="How long turns were held.")
 TURN_WAITED = Metric(
     name="lakegate_turn_waited_seconds", kind="histogram", labels=_JOB, help="How long jobs waited for granted turns."
@@ -118,7 +124,7 @@ DELAY_NOW = Metric(
 METRICS: Final = (
     *(INFO, EPOCH, HELD, HOLDER_ALIVE, WAITING, IN_DOUBT),
     *(RUNNING, PAUSED, IDLE, LOST, ASKED, EVERY, OVERDUE, LATE, COMPLETED),
-    *(TURNS, BATCHES, COMMITS, TURN_HELD, TURN_WAITED, ACTIONS, KEPT, OLDEST),
+    *(TURNS, BATCHES, COMMITS, UNMET, TURN_HELD, TURN_WAITED, ACTIONS, KEPT, OLDEST),
     *(DELAY, DELAY_NOW),
 )
 
@@ -196,6 +202,8 @@ def _of_turns(turns: Totals) -> Iterator[Family]:
     yield counter(TURNS, sorted(outcomes))
     yield counter(BATCHES, sorted((job, sums.batches) for job, sums in turns.items()))
     yield counter(COMMITS, sorted((job, sums.commits) for job, sums in turns.items()))
+    unmet = [((*job, name), count) for job, sums in turns.items() for name, count in sums.unmet.items()]
+    yield counter(UNMET, sorted(unmet))
     yield _histogram(TURN_HELD, {job: sums.held for job, sums in turns.items()})
     yield _histogram(TURN_WAITED, {job: sums.waited for job, sums in turns.items()})
 

@@ -14,6 +14,7 @@ from operator import or_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.types import (
     ArrayType,
     AtomicType,
@@ -39,6 +40,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from lakegate.delta.jvm import attempt
 from lakegate.quoting import quoted
 
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
@@ -49,6 +51,16 @@ _PLAIN = r"^-?(0|[1-9][0-9]{0,19})([.][0-9]{1,18})?$"
 _INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?"
 _ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})"
 _DAYS = (DateType, TimestampType, TimestampNTZType)
+
+
+def attempted(value: Column) -> tuple[Column, Column]:
+    """Returns a value that is NULL where its evaluation raises, and a test of whether it raises."""
+    tried = ClassicColumn(attempt(_jc(F.struct(value.alias("value")))))
+    return tried.getField("value"), tried.isNull()
+
+
+def _jc(value: Column) -> object:
+    return value._jc
 
 
 def fitted(value: Column, given: DataType, wanted: StructField) -> tuple[Column, Column]:

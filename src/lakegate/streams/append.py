@@ -20,16 +20,18 @@ from lakegate.quoting import quoted
 from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.statement import Dml, appending
-from lakegate.spark.fitting import fitted
+from lakegate.spark.fitting import attempted, fitted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS, partition_count
 from lakegate.streams.bad_records import (
+    Parted,
     column,
+    parted,
     refusals,
     refuse_bad,
     remembered,
+    set_aside,
     transformed,
     with_text,
-    write_dead_letters,
 )
 from lakegate.streams.interfaces import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
 from lakegate.streams.precomputed import Precomputed
@@ -39,7 +41,7 @@ from lakegate.streams.requests.standing import ColumnMoved, RequestTables
 from lakegate.streams.requests.table import ddl
 from lakegate.streams.requests.unsettled_batch import later_rules
 from lakegate.streams.requests.visibility import Deciding, RequestsSnapshot
-from lakegate.streams.table_rules import attempted, marked, rules_of
+from lakegate.streams.table_rules import marked, rules_of
 from lakegate.telemetry.events import Noticed
 
 
@@ -49,12 +51,10 @@ class _Read:
 
     metadata: TableMetadata
     """The table's definition when the batch was read."""
-    rows: DataFrame
-    """The good records, with the source's columns."""
+    parted: Parted
+    """The records, with the source's columns."""
     partitions: int
     """The number of partitions of the micro-batch; 1 where the stream looks up no keys."""
-    bad: DataFrame | None
-    """Records that do not fit; None where a bad record stops the stream."""
     cached: list[DataFrame]
 
     def forget(self) -> None:
@@ -108,7 +108,7 @@ class AppendStream:
     def tables(self) -> tuple[TableLocation, ...]:
         """The target, the request tables that decide on its rows, and the dead letters if there may be any."""
         context = self._context
-        letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
+        letters = [context.dead_letters_of(self._spec)] if self._spec.keeps_letters else []
         return (context.target, *self._request_tables, *letters)
 
     def evaluated(self, batch: DataFrame) -> DataFrame:
@@ -143,11 +143,11 @@ class AppendStream:
         read = self._read(batch, self._records(batch), log.metadata(target), is_kept=True)
         look, computed = self._deciding.now(), None
         try:
-            with refusals(self._spec):
+            with refusals(self._spec, read.parted.whole):
                 if not self._deciding.names & set(before):
                     computed = self._computed(read, look)
                 else:
-                    read.rows.count()
+                    read.parted.good.count()
         except BaseException:
             read.forget()
             raise
@@ -240,14 +240,12 @@ class AppendStream:
                 self._announce(None, batch_id)
         else:
             read = self._read(batch, self._records(batch) if records is None else records, metadata)
-        letters = 0
         try:
             rows: DataFrame | None = None
             if insert is None:
                 rows, refused = self._met(read, look)
-            bad = [frame for frame in (read.bad, refused) if frame is not None]
-            if bad:
-                letters = write_dead_letters(turn, self._context, self._spec, reduce(_union, bad), batch_id)
+            bad = [frame for frame in (read.parted.bad, refused) if frame is not None]
+            counts = set_aside(turn, self._context, self._spec, reduce(_union, bad) if bad else None, batch_id)
             write = self._write_of(insert, rows, is_ahead=ahead is not None)
             before = log.seen(target)
             tokens: list[WriteToken] = []
@@ -256,14 +254,16 @@ class AppendStream:
                 tokens.append(token)
                 write(token)
 
-            with refusals(self._spec):
+            with refusals(self._spec, read.parted.whole):
                 is_new = turn.write(target, step=APPEND, name="append", statement=statement)
         finally:
             if ahead is None:
                 read.forget()
             self._ahead.drop()
         written = self._written_by(tokens[-1], before) if is_new else 0
-        return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
+        return BatchResult(
+            rows_written=written, dead_letters=counts.letters, unmet=counts.unmet, was_applied_before=not is_new
+        )
 
     def _write_of(
         self, insert: Staged | None, rows: DataFrame | None, *, is_ahead: bool
@@ -286,19 +286,14 @@ class AppendStream:
 
     def _read(self, batch: DataFrame, records: DataFrame, metadata: TableMetadata, *, is_kept: bool = False) -> _Read:
         """Splits the records of a batch into those that fit and the others; `is_kept` if they will be read more than once."""
-        rows, bad = self._prepared(records, metadata), None
-        is_strict = self._spec.on_bad_record == "fail"
-        if is_strict:
-            rows = refuse_bad(rows)
-        cached = [rows.persist()] if is_kept or not is_strict else []
-        if not is_strict:
-            bad, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
+        found = parted(self._spec, self._prepared(records, metadata), is_kept=is_kept)
         partitions = partition_count(batch) if self._append.on_duplicate == "keep_first" else 1
-        return _Read(metadata=metadata, rows=rows, partitions=partitions, bad=bad, cached=cached)
+        cached = [] if found.cached is None else [found.cached]
+        return _Read(metadata=metadata, parted=found, partitions=partitions, cached=cached)
 
     def _met(self, read: _Read, look: RequestsSnapshot) -> tuple[DataFrame, DataFrame | None]:
         """Returns the rows after the standing requests, and the records that the table then refuses (None: none are kept)."""
-        rows, refused, metadata = read.rows, None, read.metadata
+        rows, refused, metadata = read.parted.good, None, read.metadata
         sets = any(isinstance(one.kind, Mutate) and one.kind.set for one in self._deciding.streams)
         if sets and rules_of(metadata):
             # Standing requests set values, so a good record may become a row that the table refuses.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -22,11 +24,13 @@ from lakegate.errors import InvalidRequest
 from lakegate.quoting import quoted
 from lakegate.rows.plan_analysis import PATTERNS
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
+from lakegate.streams.expectations import UNMET, BadCounts, becomes, counted, stopped, with_unmet
 from lakegate.streams.interfaces import DEAD_LETTERS, BatchTurn, StreamContext
 
 _MARK = "lakegate: bad record"
 _MESSAGE = re.compile(rf"{_MARK} \[\[(.*?)\]\] \[\[(.*?)\]\]", re.DOTALL)
 LETTER_COLUMNS = "raw STRING, reason STRING, position STRING, batch BIGINT, at_ms BIGINT"
+NONE_BAD = BadCounts(unmet={})
 LETTER_PROPERTIES = {"delta.dataSkippingNumIndexedCols": "0"}
 """Nobody uses statistics of these texts, and they would stay in the log for a month after the texts were deleted."""
 
@@ -65,11 +69,14 @@ def with_text(frame: DataFrame) -> DataFrame:
 def transformed(
     spec: StreamSpec, batch: DataFrame, computed: Callable[[DataFrame], DataFrame] | None = None
 ) -> DataFrame:
-    """Applies the user's function, then `computed`, to the records that parse; evaluates each record once.
+    """Applies the user's function to the records that parse, tests expectations, and applies `computed` to those that meet them.
 
-    A record that parses keeps its position in the source as long as the function keeps the `_lg_` columns.
+    Each record is evaluated once. A record that parses keeps its position in the source as long as the function keeps the `_lg_`
+    columns.
     """
+    expected = partial(with_unmet, spec)
     if spec.transform is None:
+        batch = over_good(batch, expected) if spec.expect else batch
         return batch if computed is None else over_good(batch, computed)
     is_strict = spec.on_bad_record == "fail"
     good = spec.transform(refuse_bad(batch) if is_strict else batch.where(F.col(BAD).isNull()))
@@ -85,8 +92,9 @@ def transformed(
     for name in (POSITION, BAD, RAW):
         if name not in good.columns:
             good = good.withColumn(name, F.lit(None).cast("string"))
+    good = expected(good)
     if computed is not None:
-        good = computed(good)
+        good = over_good(good, computed) if spec.expect else computed(good)
     return good if is_strict else _with_bad(good, batch)
 
 
@@ -119,9 +127,36 @@ def refuse_bad(frame: DataFrame) -> DataFrame:
     return frame.where(F.assert_true(F.col(BAD).isNull(), told).isNull())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parted:
+    """The records of a batch, parted into those that fit and the others."""
+
+    whole: DataFrame
+    """All records; bad ones have a reason."""
+    good: DataFrame
+    bad: DataFrame | None
+    """None where each bad record stops the stream: then it stops the job that reads `good` (see `refusals`)."""
+    cached: DataFrame | None
+
+
+def parted(spec: StreamSpec, whole: DataFrame, *, is_kept: bool = False) -> Parted:
+    """Parts the records of a batch; `is_kept`: they will be read more than once."""
+    if not spec.sets_aside:
+        good = refuse_bad(whole)
+        return Parted(whole=whole, good=good, bad=None, cached=good.persist() if is_kept else None)
+    cached = whole.persist()
+    good, bad = cached.where(F.col(BAD).isNull()), cached.where(F.col(BAD).isNotNull())
+    return Parted(whole=whole, good=good, bad=bad, cached=cached)
+
+
 @contextmanager
-def refusals(spec: StreamSpec) -> Iterator[None]:
-    """Raises InvalidRequest for a bad record that stopped a job (see `refuse_bad`), with its reason and position."""
+def refusals(spec: StreamSpec, whole: DataFrame | None = None) -> Iterator[None]:
+    """Raises InvalidRequest for a bad record that stopped a job (see `refuse_bad`), with its reason and position.
+
+    Args:
+        spec: The stream.
+        whole: The records of the batch, if some may not meet an expectation: these are counted.
+    """
     try:
         yield
     except Exception as error:
@@ -129,11 +164,10 @@ def refusals(spec: StreamSpec) -> Iterator[None]:
         found = _MESSAGE.search(text)
         if found is None:
             raise
-        raise InvalidRequest(
-            f"a record of {spec.name} {found[2]}; the batch was not written and the checkpoint stays",
-            advice="Correct the record, or set `on_bad_record: dead_letter`",
-            position=found[1],
-        ) from error
+        unmet: Mapping[str, int] = {}
+        if whole is not None and found[2].startswith(UNMET):
+            unmet = counted(spec, whole.where(F.col(BAD).isNotNull())).unmet
+        raise stopped(spec, found[1], found[2], unmet) from error
 
 
 def refuse_stored(spec: StreamSpec, refused: Mapping[str, str]) -> None:
@@ -153,13 +187,23 @@ def refuse_stored(spec: StreamSpec, refused: Mapping[str, str]) -> None:
     )
 
 
-def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec, bad: DataFrame, batch_id: int) -> int:
-    """Writes records that do not parse or fit to the dead letters. Returns their number; writes nothing if there are none."""
-    count = bad.count()
-    if count == 0:
-        return 0
+def set_aside(
+    turn: BatchTurn, context: StreamContext, spec: StreamSpec, bad: DataFrame | None, batch_id: int
+) -> BadCounts:
+    """Writes the bad records of a batch to the dead letters, but for those that are dropped; returns their numbers.
+
+    Raises:
+        InvalidRequest: One of them stops the stream; nothing was written.
+    """
+    if bad is None:
+        return NONE_BAD
+    counts = counted(spec, bad)
+    if counts.first is not None:
+        raise stopped(spec, *counts.first, counts.unmet)
+    if counts.letters == 0:
+        return counts
     location = context.dead_letters_of(spec)
-    letters = bad.select(
+    letters = bad.where(becomes(spec, "dead_letter")).select(
         F.coalesce(RAW, F.to_json(F.struct(*map(column, payload(bad))), JSON)).alias("raw"),
         F.col(BAD).alias("reason"),
         F.col(POSITION).alias("position"),
@@ -172,4 +216,4 @@ def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec
     turn.write(
         location, step=DEAD_LETTERS, name="dead_letters", statement=lambda token: append(letters, location, token)
     )
-    return count
+    return counts

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -25,7 +26,7 @@ from lakegate.ids import TableLocation
 from lakegate.ports import Letter, WriteToken
 from lakegate.quoting import quoted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, Known, schema_of, with_json
-from lakegate.streams.bad_records import JSON
+from lakegate.streams.bad_records import JSON, payload, transformed
 from lakegate.streams.interfaces import BatchResult, BatchTurn, StreamContext, noted
 from lakegate.streams.requests.admin import STUCK
 from lakegate.streams.requests.table import RequestTable
@@ -177,7 +178,7 @@ class StreamLetters:
         letters = frame.where(F.col("retry_batch") == batch_id)
         count = letters.count()
         try:
-            result = write(SentAgain(turn, self._spec.name), self._as_records(letters), batch_id)
+            result = write(SentAgain(turn, self._spec.name), self._read(letters, self._schema), batch_id)
         except InvalidRequest:
             values = {"retry_batch": "NULL", "retry_raw": "NULL"}
             self._end(turn, batch_id, "unmark", lambda merge: merge.whenMatchedUpdate(set=values))
@@ -228,9 +229,18 @@ class StreamLetters:
 
     # ------------------------------------------------------------------------------------------------------- records
 
+    @cached_property
     def _schema(self) -> StructType:
+        """The columns of the source and of what the stream's function returns: records are set aside before it and after it."""
         assert self._spec.source is not None, "a stream with dead letters has a source"
-        return schema_of(self._context.session, self._spec.source)
+        source = schema_of(self._context.session, self._spec.source)
+        if self._spec.transform is None:
+            return source
+        without_expectations = self._spec.model_copy(update={"expect": {}})
+        left = transformed(without_expectations, self._read(self._no_letters(), source))
+        after = [field for field in left.schema.fields if field.name in payload(left)]
+        names = {field.name.lower() for field in after}
+        return StructType([*after, *[field for field in source.fields if field.name.lower() not in names]])
 
     def _corrected(self, raw: str | None, corrections: Mapping[str, str]) -> str:
         """Returns the record as JSON with corrected values. A text that is no JSON object is replaced by the corrections alone."""
@@ -242,7 +252,7 @@ class StreamLetters:
             record = {}
         if not isinstance(record, dict):
             record = {}
-        fields = {field.name.lower(): field for field in self._schema().fields}
+        fields = {field.name.lower(): field for field in self._schema.fields}
         for name, text in corrections.items():
             field = fields.get(name.lower())
             if field is None:
@@ -256,14 +266,14 @@ class StreamLetters:
 
     def no_records(self) -> DataFrame:
         """A micro-batch of the source without records."""
-        empty = self._context.session.createDataFrame(
-            [], "raw STRING, retry_raw STRING, at_ms BIGINT, batch BIGINT, position STRING"
-        )
-        return self._as_records(empty)
+        return self._read(self._no_letters(), self._schema)
 
-    def _as_records(self, letters: DataFrame) -> DataFrame:
-        """Letters as a micro-batch of the source."""
-        schema = self._schema()
+    def _no_letters(self) -> DataFrame:
+        columns = "raw STRING, retry_raw STRING, at_ms BIGINT, batch BIGINT, position STRING"
+        return self._context.session.createDataFrame([], columns)
+
+    def _read(self, letters: DataFrame, schema: StructType) -> DataFrame:
+        """Letters as a micro-batch with these columns."""
         text = F.coalesce("retry_raw", "raw").alias("_lg_text")
         texts = letters.coalesce(1).select(text, "at_ms", "batch", F.col("position").alias(POSITION))
         read = with_json(self._context.session, texts, schema, Known(), {})

@@ -16,6 +16,7 @@ from lakegate.delta.table_log import DeltaTableLog
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import Clock, WriteToken
 from lakegate.spark.threads import in_parallel
+from lakegate.streams.expectations import BadCounts
 from lakegate.streams.precomputed import KeptUp
 from lakegate.telemetry.events import EventSink
 
@@ -99,8 +100,14 @@ class BatchResult:
     requests_waiting: int = 0
     requests_dead: int = 0
     dead_letters: int = 0
+    unmet: Mapping[str, int] = field(default_factory=dict)
+    """Expectation → records that do not meet it."""
     was_applied_before: bool = False
     """An earlier run had written the batch; nothing was written now."""
+
+    def with_bad(self, bad: BadCounts) -> BatchResult:
+        """Returns the result with the numbers of bad records."""
+        return replace(self, dead_letters=bad.letters, unmet=bad.unmet)
 
 
 class InTurns(KeptUp, Protocol):

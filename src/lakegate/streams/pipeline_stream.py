@@ -183,6 +183,7 @@ class StreamWork:
         if not self._is_governed and self._context.log.head(self._context.target) >= 0:
             self._govern()
         if not result.was_applied_before:
+            turn.add_unmet(result.unmet)
             self._written(turn, result, batch_id, is_sweep=False)
         return result.rows_written
 
@@ -199,6 +200,7 @@ class StreamWork:
                 rows_erased=result.rows_written if isinstance(self._spec.kind, Erase) else 0,
                 dead_letters=result.dead_letters,
                 dead_requests=result.requests_dead,
+                unmet=result.unmet,
             )
         )
 

@@ -66,6 +66,8 @@ class RunReport(Shown):
     gave_up: int = 0
     sweeps: int = 0
     versions: dict[str, list[int]] = field(default_factory=dict)
+    unmet: dict[str, int] = field(default_factory=dict)
+    """Expectation → records that do not meet it."""
     passed_over: tuple[str, ...] = ()
     """Parts of the source that were not read at the last look: a sentence per reason, with the number of files and some names."""
 
@@ -75,6 +77,8 @@ class RunReport(Shown):
         self.waited_ms += turn.waited_ms
         for table, versions in turn.versions.items():
             self.versions.setdefault(table, []).extend(versions)
+        for name, count in turn.unmet.items():
+            self.unmet[name] = self.unmet.get(name, 0) + count
 
 
 class Supervisor:

@@ -16,7 +16,6 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.types import (
     ArrayType,
     CharType,
@@ -28,8 +27,9 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from lakegate.delta.jvm import JVM_ERRORS, attempt
+from lakegate.delta.jvm import JVM_ERRORS
 from lakegate.delta.table_log import TableMetadata
+from lakegate.spark.fitting import attempted
 from lakegate.spark.sources import BAD
 from lakegate.streams.bad_records import column
 
@@ -57,16 +57,6 @@ class Rule:
     def may_hang_on(self, names: Collection[str]) -> bool:
         """Returns True if the rule may depend on one of these columns."""
         return any(name.lower() in self.text for name in names)
-
-
-def attempted(value: Column) -> tuple[Column, Column]:
-    """Returns a value that is NULL where its evaluation raises, and a test of whether it raises."""
-    tried = ClassicColumn(attempt(_jc(F.struct(value.alias("value")))))
-    return tried.getField("value"), tried.isNull()
-
-
-def _jc(value: Column) -> object:
-    return value._jc
 
 
 def rules_of(metadata: TableMetadata, given: Sequence[str] | None = None) -> list[Rule]:

@@ -64,9 +64,11 @@ class BatchWritten:
     rows_erased: int
     """The rows of `rows_written` that an erase stream deleted."""
     dead_letters: int
-    """Records that do not parse or fit."""
+    """Records that were set aside."""
     dead_requests: int
     """Requests that cannot be applied."""
+    unmet: Mapping[str, int] = field(default_factory=dict)
+    """Expectation → records that do not meet it, and that were dropped or set aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,8 @@ class TurnEnded:
     released_at_ms: int
     versions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Table → versions that this turn committed, in order."""
+    unmet: Mapping[str, int] = field(default_factory=dict)
+    """Expectation → records of the batches that this turn wrote that do not meet it."""
     outcome: Outcome
     reason: str | None = None
     boot_id: str | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-HookEvent = Literal["lost", "failed", "late", "dead_letters", "erased", "sync_behind"]
+HookEvent = Literal["lost", "failed", "late", "dead_letters", "unmet", "erased", "sync_behind"]
 HOOK_EVENTS: Final[tuple[HookEvent, ...]] = get_args(HookEvent)
 BEHIND_AFTER_MS: Final = 300_000
 FORMAT: Final = 1
@@ -24,7 +24,7 @@ class Hook:
     """A receiver of messages: a webhook, a command or a function."""
 
     name: str
-    events: tuple[HookEvent, ...] = HOOK_EVENTS
+    events: tuple[str, ...] = HOOK_EVENTS
     behind_after_ms: int = BEHIND_AFTER_MS
     """The delay of a sync above which it is `sync_behind`."""
     webhook: str | None = field(default=None, repr=False)
@@ -115,6 +115,9 @@ def _of_batch(data: Mapping[str, Any], news: Callable[..., News]) -> list[News]:
         command = f"dead-letters list {job}" if letters else f"requests list {job} --state dead"
         text = f"{job} set {counted(letters + requests, 'record')} of {what} aside; see: lakegate {command}"
         found.append(news("dead_letters", text, *key, **details, dead_letters=letters, dead_requests=requests))
+    if unmet := data["unmet"]:
+        text = f"in {what} of {job} records do not meet {tallied(unmet)}; see the sums: lakegate metrics"
+        found.append(news("unmet", text, *key, **details, unmet=unmet))
     if erased:
         text = (
             f"{job} deleted {counted(erased, 'row')} in {what}; see which files still hold their bytes: lakegate status"
@@ -133,6 +136,11 @@ def trial(pipeline: str, now_ms: int) -> Message:
 def counted(number: int, noun: str) -> str:
     """Returns `1 row`, `2 rows`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def tallied(counts: Mapping[str, int]) -> str:
+    """Returns `positive (3), known (1)`."""
+    return ", ".join(f"{name} ({count})" for name, count in counts.items())
 
 
 def span(duration_ms: int) -> str:

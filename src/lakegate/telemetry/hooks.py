@@ -21,10 +21,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lakegate.telemetry.events import Event, to_json
-from lakegate.telemetry.hook_messages import HOOK_EVENTS, Hook, HookEvent, Message, news_of
+from lakegate.telemetry.hook_messages import HOOK_EVENTS, Hook, HookEvent, Message, News, news_of
+from lakegate.telemetry.lineage_runs import LINEAGE, OPENLINEAGE, LineageJob, LineageRuns
 
 LOGGER = logging.getLogger("lakegate")
 QUEUE_MAX = 256
@@ -83,6 +84,12 @@ class _Delivery:
     attempts: int = field(default=0, compare=False)
 
 
+class NewsOf(Protocol):
+    """Makes the messages of an event; see `hook_messages.news_of`."""
+
+    def __call__(self, data: Mapping[str, Any], *, pipeline: str, now_ms: int) -> list[News]: ...
+
+
 class Hooks:
     """An `EventSink` that passes messages about events to hooks. `emit` neither blocks nor raises."""
 
@@ -94,6 +101,8 @@ class Hooks:
         report: Callable[[str], None] = lambda text: None,
         webhook_s: float = WEBHOOK_S,
         retries_s: Sequence[float] = RETRIES_S,
+        lineage: Mapping[str, LineageJob] | None = None,
+        news: NewsOf = news_of,
     ) -> None:
         """Starts nothing before the first message.
 
@@ -103,9 +112,15 @@ class Hooks:
             report: Also receives the warnings of the log.
             webhook_s: The longest wait for the answer of a webhook.
             retries_s: The waits before further attempts at a webhook.
+            lineage: Stream or sync → its job of OpenLineage, to which runs are reported; None: they are not.
+            news: Makes the messages of an event.
+
+        Raises:
+            MissingExtra: OpenLineage's client is not installed.
         """
         self._pipeline, self._hooks, self._report = pipeline, tuple(hooks), report
         self._webhook_s, self._retries_s = webhook_s, tuple(retries_s)
+        self._news, self._lineage = news, None if lineage is None else _lineage(pipeline, lineage, report)
         self._changed = threading.Condition()
         self._queue: list[_Delivery] = []
         self._numbers = itertools.count()
@@ -120,7 +135,7 @@ class Hooks:
     def feed(self, data: Mapping[str, Any]) -> None:
         """Takes an event as JSON data, as a child process prints it."""
         try:
-            for news in news_of(data, pipeline=self._pipeline, now_ms=time.time_ns() // 1_000_000):
+            for news in self._news(data, pipeline=self._pipeline, now_ms=time.time_ns() // 1_000_000):
                 with self._changed:
                     if news.message is None:
                         self._sent.pop(news.key, None)
@@ -131,6 +146,8 @@ class Hooks:
                         self._put(news.message)
         except Exception:
             LOGGER.warning("no message was made of an event", exc_info=True)
+        if self._lineage is not None:
+            self._lineage.feed(data)
 
     def _put(self, message: Message) -> None:
         for hook in (*self._hooks, *_functions):
@@ -171,11 +188,21 @@ class Hooks:
 
     def close(self) -> None:
         """Waits for deliveries, at most 5 seconds; reports how many messages are not known to be delivered."""
+        both = [self] if self._lineage is None else [self, self._lineage]
+        for one in both:
+            one._begin_to_close()
+        for one in both:
+            one._end()
+
+    def _begin_to_close(self) -> None:
         with self._changed:
             self._closes_s = time.monotonic() + CLOSE_S
             self._changed.notify_all()
+
+    def _end(self) -> None:
+        assert self._closes_s is not None, "it was told to close"
         if self._thread is not None:
-            self._thread.join(CLOSE_S)
+            self._thread.join(max(0.0, self._closes_s - time.monotonic()))
         with self._changed:
             left = len(self._queue) + self._in_hand
         if left:
@@ -223,6 +250,14 @@ class Hooks:
         LOGGER.warning("%s", text)
         with contextlib.suppress(Exception):  # the reader of the output has gone
             self._report(text)
+
+
+def _lineage(pipeline: str, jobs: Mapping[str, LineageJob], report: Callable[[str], None]) -> Hooks:
+    """Returns the receiver for OpenLineage, with a queue and a thread of its own: its server must not delay hooks."""
+    from lakegate.telemetry.open_lineage import emitter
+
+    hook = Hook(name=OPENLINEAGE, events=(LINEAGE,), function=emitter())
+    return Hooks(pipeline, [hook], report=report, news=LineageRuns(jobs).news_of)
 
 
 def send(hook: Hook, message: Message, *, webhook_s: float = WEBHOOK_S) -> Trouble | None:

@@ -53,6 +53,7 @@ def to_line(row: TurnEnded) -> str:
         "commit_log_at_ms": row.commit_log_at_ms,
         "released_at_ms": row.released_at_ms,
         "versions": {table: list(versions) for table, versions in row.versions.items()},
+        **({"unmet": dict(row.unmet)} if row.unmet else {}),
         "outcome": row.outcome,
         "reason": row.reason,
         "boot_id": row.boot_id,

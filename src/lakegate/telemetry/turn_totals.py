@@ -40,6 +40,7 @@ class JobTotals:
     outcomes: dict[str, int] = field(default_factory=dict)
     batches: int = 0
     commits: int = 0
+    unmet: dict[str, int] = field(default_factory=dict)
     held: Spans = field(default_factory=Spans)
     waited: Spans = field(default_factory=Spans)
 
@@ -48,6 +49,8 @@ class JobTotals:
         self.outcomes[row.outcome] = self.outcomes.get(row.outcome, 0) + 1
         self.batches += 0 if row.batches is None else row.batches[1] - row.batches[0] + 1
         self.commits += sum(map(len, row.versions.values()))
+        for name, count in row.unmet.items():
+            self.unmet[name] = self.unmet.get(name, 0) + count
         if row.granted_at_ms is not None and row.closed_by is None:
             self.held.add(max(0, row.released_at_ms - row.granted_at_ms) / 1000)
             self.waited.add(max(0, row.granted_at_ms - row.asked_at_ms) / 1000)
@@ -84,6 +87,7 @@ def from_json(data: Mapping[str, Any]) -> Totals:
                 outcomes={str(name): int(count) for name, count in one["outcomes"].items()},
                 batches=int(one["batches"]),
                 commits=int(one["commits"]),
+                unmet={str(name): int(count) for name, count in one.get("unmet", {}).items()},
                 held=Spans.from_json(one["held"]),
                 waited=Spans.from_json(one["waited"]),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal, TypeVar, assert_never
 
@@ -49,6 +49,7 @@ class HeldTurn:
         self._written: set[TableLocation] = set()
         self._versions: dict[str, list[int]] = {}
         self._batches: list[int] = []
+        self._unmet: dict[str, int] = {}
         self._first_write_at_ms: int | None = None
         self._commit_log_at_ms: int | None = None
         self._is_replayed = False
@@ -94,6 +95,16 @@ class HeldTurn:
     def versions(self) -> dict[str, tuple[int, ...]]:
         """Table → versions that this turn committed, in order."""
         return {table: tuple(versions) for table, versions in self._versions.items()}
+
+    @property
+    def unmet(self) -> Mapping[str, int]:
+        """Expectation → records of this turn's batches that do not meet it."""
+        return self._unmet
+
+    def add_unmet(self, unmet: Mapping[str, int]) -> None:
+        """Counts the records of a batch that do not meet an expectation; call it once for each batch, when it is written."""
+        for name, count in unmet.items():
+            self._unmet[name] = self._unmet.get(name, 0) + count
 
     @property
     def batch(self) -> int:
@@ -450,5 +461,6 @@ class HeldTurn:
             first_write_at_ms=self._first_write_at_ms,
             commit_log_at_ms=self._commit_log_at_ms,
             versions=self.versions,
+            unmet=self._unmet,
         )
         self._driver.ports.events.emit(row)

@@ -13,11 +13,11 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 
 from lakegate.config import Erase, Mutate, StreamSpec
 from lakegate.quoting import quoted, quoted_literal
-from lakegate.spark.fitting import fitted
+from lakegate.spark.fitting import attempted, fitted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD
 from lakegate.streams.bad_records import JSON, over_good, remembered, with_text
 from lakegate.streams.requests.table import NOTHING, sql_type
-from lakegate.streams.table_rules import Rule, attempted, rules_broken_by
+from lakegate.streams.table_rules import Rule, rules_broken_by
 
 _JSON = {**JSON, "timeZone": "UTC"}
 """Must be exact: two different keys with one digest would be taken for the same key."""

@@ -105,7 +105,7 @@ class EraseStream(RequestStream):
         return [
             context.dead_letters_of(stream)
             for stream in context.neighbours
-            if stream.on_bad_record == "dead_letter" and stream.name != self._spec.name
+            if stream.keeps_letters and stream.name != self._spec.name
         ]
 
     def _kept_of_erased(self, held: Held, admitted: Admitted) -> Sequence[_Kept]:

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from lakegate.config import Erase, Mutate, StreamSpec
-from lakegate.delta.idempotent_writes import create_table
+from lakegate.delta.idempotent_writes import append, create_table
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ports import WriteToken
 from lakegate.rows.committer import Staged, publisher
 from lakegate.rows.statement import appending
-from lakegate.spark.sources import BAD
-from lakegate.streams.bad_records import refusals, refuse_bad, write_dead_letters
+from lakegate.streams.bad_records import Parted, parted, refusals, set_aside
+from lakegate.streams.expectations import BadCounts
 from lakegate.streams.interfaces import STORE, BatchTurn, StreamContext
 from lakegate.streams.requests.columns import Intake, stored
 from lakegate.streams.requests.rules import Meaning
@@ -31,14 +30,12 @@ class IngestedBatch:
 
     rows: DataFrame
     """Rows of the request table."""
-    bad: DataFrame | None
-    """Records that do not fit; None where a bad record stops the stream."""
-    cached: DataFrame | None
+    parted: Parted
 
     def forget(self) -> None:
         """Frees the cached data."""
-        if self.cached is not None:
-            self.cached.unpersist()
+        if self.parted.cached is not None:
+            self.parted.cached.unpersist()
 
 
 class Storing:
@@ -110,15 +107,9 @@ class Storing:
 
     def taken_in(self, prepared: DataFrame, stamp: str, batch_id: int) -> IngestedBatch:
         """Returns a batch as rows of the request table, and its records that do not fit. `prepared`: the result of `prepared`."""
-        log, bad = self._context.log, None
-        if self._spec.on_bad_record == "fail":
-            good = refuse_bad(prepared)
-        else:
-            prepared = prepared.persist()
-            bad, good = prepared.where(F.col(BAD).isNotNull()), prepared.where(F.col(BAD).isNull())
-        kind = self._spec.kind
+        log, kind, found = self._context.log, self._spec.kind, parted(self._spec, prepared)
         rows = stored(
-            good,
+            found.good,
             log.metadata(self._requests.location).schema,
             applies_to=kind.applies_to if isinstance(kind, Mutate) else "arrived_and_later",
             stamp=stamp,
@@ -126,7 +117,7 @@ class Storing:
             now_ms=self._context.clock.wall_ms(),
             head=log.head(self._context.target),
         )
-        return IngestedBatch(rows=rows, bad=bad, cached=None if bad is None else prepared)
+        return IngestedBatch(rows=rows, parted=found)
 
     def written(self, rows: DataFrame, batch_id: int) -> Staged:
         """Writes the requests of a batch to files, uncommitted; from now on other streams may use them in their decisions."""
@@ -142,24 +133,27 @@ class Storing:
 
     def store(
         self, turn: BatchTurn, taken: IngestedBatch, batch_id: int, staged: Staged | None = None
-    ) -> tuple[int, bool]:
-        """Stores the batch's requests. Returns the number of dead letters, and False if an earlier run had stored the batch."""
-        letters, location = 0, self._requests.location
+    ) -> tuple[BadCounts, bool]:
+        """Stores the batch's requests. Returns the numbers of bad records, and False if an earlier run had stored the batch."""
+        location = self._requests.location
 
         def statement(token: WriteToken) -> None:
             session = self._context.session
             ours = publisher(session)
-            ours.finish(staged or ours.stage(appending(session, taken.rows, location)), token)
+            store = staged or ours.stage(appending(session, taken.rows, location))
+            if store.commit.is_nothing:  # each record was left out: a commit without rows says that the batch is done
+                append(taken.rows, location, token)
+            else:
+                ours.finish(store, token)
 
         try:
-            if taken.bad is not None:
-                letters = write_dead_letters(turn, self._context, self._spec, taken.bad, batch_id)
-            with refusals(self._spec):
+            counts = set_aside(turn, self._context, self._spec, taken.parted.bad, batch_id)
+            with refusals(self._spec, taken.parted.whole):
                 is_new = turn.write(location, step=STORE, name="store", statement=statement)
         finally:
             taken.forget()
         self.withdraw()
-        return letters, is_new
+        return counts, is_new
 
 
 def _same_type(one: DataType, other: DataType) -> bool:

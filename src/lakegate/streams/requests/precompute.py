@@ -263,7 +263,7 @@ class PrecomputedBatches:
         taken = parts.storing.taken_in(prepared, uuid.uuid4().hex[:8], batch_id)
         change = None
         try:
-            with refusals(parts.spec), in_parallel(session) as begin:
+            with refusals(parts.spec, taken.parted.whole), in_parallel(session) as begin:
                 found = taken.rows.toArrow()
                 keys = pc.unique(found["key_hash"].drop_null()).to_pylist()
                 # Write one file, as for requests from the source: Spark would write one per core, and later turns would read all.
@@ -418,19 +418,19 @@ class PrecomputedBatches:
             enter_all(turn, tables, session, parts.spec.name)
             look = parts.deciding.in_turn()
             is_own_unchanged = self._is_own_unchanged(ahead.computed, is_entered=True)
-            letters, is_new = parts.storing.store(turn, ahead.computed.taken, batch_id, ahead.computed.store)
+            bad, is_new = parts.storing.store(turn, ahead.computed.taken, batch_id, ahead.computed.store)
         ahead = self._ahead.take(batch_id)
         assert ahead is not None
         assert ahead.computed is not None
         computed = ahead.computed
         if not is_new:  # an earlier run has stored the batch, with values of its own
-            return replace(self._stored.run(turn, batch_id, look), dead_letters=letters)
+            return self._stored.run(turn, batch_id, look).with_bad(bad)
         decided, erasures, change = computed.decided, computed.erasures, computed.change
         if not is_own_unchanged or not self._still_holds(computed, look):
             erasures = parts.erasures(look)
             own = parts.reader.read(computed.taken.rows, erasures)
             if not own.requests:
-                return BatchResult(rows_in=0, dead_letters=letters)  # bad records alone
+                return BatchResult(rows_in=0).with_bad(bad)  # bad records alone
             kept = parts.kept(own.keys, erasures, computed.decided.kept if is_own_unchanged else None)
             decided = parts.reader.decide(own, kept)
             change = _still_right(change, decided, erasures) or self._change(decided, erasures)
@@ -440,7 +440,7 @@ class PrecomputedBatches:
         else:
             stored = computed.taken.rows if is_own_unchanged else None
             result = self._put_and_settle(turn, decided, erasures, batch_id, change, stored)
-        return replace(result, dead_letters=letters)
+        return result.with_bad(bad)
 
     def _put_and_settle(
         self,

@@ -48,7 +48,7 @@ class RequestStream:
             for stream in context.neighbours
             if self._parts.sets_values and isinstance(stream.kind, Erase)
         ]
-        letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
+        letters = [context.dead_letters_of(self._spec)] if self._spec.keeps_letters else []
         return locations(context.target, self._parts.requests.location, *erasures, *letters)
 
     def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
@@ -85,12 +85,12 @@ class RequestStream:
             enter_all(turn, self.tables(), self._context.session, self._spec.name)
             look = parts.deciding.in_turn()
             taken = parts.storing.taken_in(prepared, str(turn.epoch), batch_id)
-            letters, is_new = parts.storing.store(turn, taken, batch_id)
+            bad, is_new = parts.storing.store(turn, taken, batch_id)
             self._precomputed.end_updates(batch_id)
             result = self._stored.run(turn, batch_id, look)
             # A batch of bad records alone stores no request.
             is_old = result.was_applied_before and not is_new
-            return replace(result, dead_letters=letters, was_applied_before=is_old)
+            return replace(result.with_bad(bad), was_applied_before=is_old)
         finally:
             self._precomputed.drop()
 
