@@ -78,11 +78,7 @@ def certify_command(
         is_anywhere=anywhere,
     )
     with _progress(output) as progress:
-        file, made = certify.write(
-            out,
-            lambda number, previous: certify.certify(question, number=number, previous=previous, progress=progress),
-            render,
-        )
+        file, made = certify.write(out, question, render, progress)
     _show(file, made, output)
     if made.verdict != "clean":
         raise typer.Exit(Corrupt.exit_code)
