@@ -248,6 +248,16 @@ class TableSearch(FolderSearch):
         if (versions := place.versions()) is not None:
             self.cannot("", versions)
 
+    def again(self, progress: Progress) -> None:
+        """Looks at what is new or was changed since, with the history as it is now.
+
+        Raises:
+            Unavailable: The folder cannot be listed.
+        """
+        self.history, _ = read_log(self.place)
+        self.now_ms = time.time_ns() // 1_000_000
+        self.run(progress)
+
     def entries(self) -> dict[str, Entry]:
         """Also returns files that the log names outside of the folder."""
         found = super().entries()

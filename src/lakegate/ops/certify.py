@@ -96,6 +96,16 @@ def certify(
         InvalidRequest: There is no table, no version of it has a column, or a value is none of a column's type.
         Unavailable: A folder cannot be listed.
     """
+    table, *others = searched(question, progress)
+    return _certificate(table, [table, *others], number, previous)
+
+
+def searched(question: Question, progress: Progress) -> tuple[TableSearch, *tuple[FolderSearch, ...]]:
+    """Looks through the table, and the pipeline's storage.
+
+    Raises:
+        InvalidRequest, Unavailable: As of `certify`.
+    """
     table = TableSearch(
         Place(question.table, question.settings),
         question.persons,
@@ -103,14 +113,13 @@ def certify(
         anywhere=question.is_anywhere,
     )
     table.run(progress)
-    searches: list[FolderSearch] = [table]
-    if question.storage is not None:
-        storage = FolderSearch(Place(question.storage, {}), table.persons)
-        if table.place.root.startswith(f"{storage.place.root}/"):  # it is searched as a table
-            storage.left_out = f"{table.place.root}/"
-        storage.run(progress)
-        searches.append(storage)
-    return _certificate(table, searches, number, previous)
+    if question.storage is None:
+        return (table,)
+    storage = FolderSearch(Place(question.storage, {}), table.persons)
+    if table.place.root.startswith(f"{storage.place.root}/"):  # it is searched as a table
+        storage.left_out = f"{table.place.root}/"
+    storage.run(progress)
+    return table, storage
 
 
 def _certificate(
