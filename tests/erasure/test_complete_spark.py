@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,6 +183,39 @@ def test_a_process_that_ends_before_any_step_leaves_the_same_rows(session: Spark
     assert {action for _, action in met} == {"delete requests", "purge", "vacuum", "checkpoint", "clean log"}
     assert lake.certificate().verdict == "clean"
     assert not old[0].exists()
+
+
+FILE = """\
+name: p
+storage: ./_lakegate
+tables:
+  t: {path: ./t}
+streams:
+  In: {table: t, source: {files: ./in, schema: "id BIGINT, person STRING"}, append: {}}
+"""
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_after_a_kill(session: SparkSession, tmp_path: Path) -> None:
+    """Killed between two steps, with its turn: the next run does the rest."""
+    (tmp_path / "lakegate.yml").write_text(FILE)
+    table = Written(tmp_path / "t")
+    table.define(*FIELDS, **SHORT)
+    table.commit(table.add("a.parquet", people("ada", "eve"), stats={"numRecords": 2}))
+    planted.orphan(table)
+    planted.predicate(table)
+    aged(session, tmp_path)
+    command = [sys.executable, "-m", "lakegate", "erasure", "complete", "--table", "t", "--person", "person=bob"]
+    with subprocess.Popen([*command, "--yes"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert any(line.startswith("write a checkpoint") for line in running.stdout)
+        running.kill()
+    assert not (table.root / "part-unknown.parquet").exists()
+    ran = subprocess.run([*command, "--yes"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert (ran.returncode, "not done" in ran.stdout, "stays" in ran.stdout) == (4, False, True)
+    assert list(table.log.glob("*.checkpoint.parquet"))
+    frame = session.read.format("delta").load(str(table.root))
+    assert sorted(row.person for row in frame.collect()) == ["ada", "eve"]
 
 
 def escaped(table: Written) -> None:

@@ -102,11 +102,19 @@ def complete_command(
         )
     with _progress(output) as progress:
         completion = Completion(question, pipeline, known, progress)
+
+    def short(location: str) -> str:
+        return table_ if location == question.table else location.removeprefix(f"{pipeline.storage}/")
+
+    def doing(step: Step) -> None:
+        if output is Output.TEXT:
+            say(f"{DOES[step.action]}: {short(step.table)}")
+
     if is_yes:
-        completion.carry_out(lambda step: _doing(step, output))
+        completion.carry_out(doing)
     plan = completion.plan()
     if output is Output.TEXT:
-        _show_plan(plan, is_dry=not is_yes)
+        _show_plan(plan, short, is_dry=not is_yes)
     if is_yes:
         _certify(question, out, output, plan)
     elif output is not Output.TEXT:
@@ -247,27 +255,31 @@ def _lists(plan: Plan) -> dict[str, list[dict[str, object]]]:
     }
 
 
-def _show_plan(plan: Plan, *, is_dry: bool) -> None:
+def _show_plan(plan: Plan, short: Callable[[str], str], *, is_dry: bool) -> None:
     if plan.steps:
         styled("to be done, in this order" if is_dry else "not done", "bold")
         table(
             ("step", "files", "bytes", "table"),
             [
-                (DOES[one.action], str(len(one.files) or ""), f"{one.size_bytes:,}" if one.files else "", one.table)
+                (
+                    DOES[one.action],
+                    str(len(one.files) or ""),
+                    f"{one.size_bytes:,}" if one.files else "",
+                    short(one.table),
+                )
                 for one in plan.steps
             ],
         )
     for step in plan.steps:
         if step.before is not None:
-            say(f"versions below {step.before} of {step.table} cannot be read afterwards")
+            say(f"versions below {step.before} of {short(step.table)} cannot be read afterwards")
     if any(one.action == "vacuum" for one in plan.steps):
         say("older versions that need the deleted files cannot be read afterwards")
     if plan.left:
         styled("stays", "bold")
     for left in plan.left:
         when = "" if left.at_ms is None else f", until {words.clock(left.at_ms, has_day=True)}"
-        count = words.counted(len(left.files), "file")
-        say(f"{count} of {left.table}{when}: {left.why}" if left.files else f"{left.table}{when}: {left.why}")
+        say(f"{words.counted(len(left.files), 'file')} of {short(left.table)}{when}: {left.why}")
         for name in left.files[:FILES_MAX]:
             say(f"  {name}")
         if len(left.files) > FILES_MAX:
@@ -276,8 +288,3 @@ def _show_plan(plan: Plan, *, is_dry: bool) -> None:
         say("Nothing was changed. To do it, repeat the command with --yes")
     if not plan.steps and not plan.left:
         say("nothing is left to take away")
-
-
-def _doing(step: Step, output: Output) -> None:
-    if output is Output.TEXT:
-        say(f"{DOES[step.action]}: {step.table}")
