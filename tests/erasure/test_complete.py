@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from lakegate.erasure.columns import KeyColumn
 from lakegate.erasure.completion import Left, Plan, TableState, planned
 from lakegate.erasure.folder import TableSearch
 from lakegate.erasure.history import DAY_MS
+from lakegate.erasure.persons import Person, Persons
 from lakegate.erasure.storage import Place
 from lakegate.ops.certify import person
 from tests.cli.command import lakegate, state_of
@@ -306,7 +308,7 @@ def test_values_are_not_shown_in_paths(table: Written) -> None:
 
 
 def test_a_request_in_force_stays_and_one_that_ended_goes(table: Written, tmp_path: Path) -> None:
-    """So do dead letters, ledger and checkpoints, each with a reason."""
+    """So do dead letters and checkpoints, each with a reason; of ledger and logs the values go."""
     storage = tmp_path / "_lakegate"
     requests = Written(storage / "requests" / "Gone")
     requests.define(("op", "string", {}), ("state", "string", {}), partition_by=("state",))
@@ -319,15 +321,38 @@ def test_a_request_in_force_stays_and_one_that_ended_goes(table: Written, tmp_pa
     letters.commit(letters.add("d.parquet", pa.table({"raw": ['{"person": "bob"}']})))
     (storage / "checkpoints").mkdir()
     (storage / "checkpoints" / "0").write_text("file:/in/person=bob/1.parquet")
+    (storage / "ledger").mkdir()
+    (storage / "ledger" / "1.jsonl").write_text('{"reason": "cannot cast bob"}\n')
     plan = lakegate("erasure", "complete", "--table", "t", "--person", "person=bob", "--output", "json")
     assert plan.code == 4
     assert [(step["action"], step["files"]) for step in plan.json["steps"]] == [
-        ("delete requests", ["state=superseded/r.parquet"])
+        ("delete requests", ["state=superseded/r.parquet"]),
+        ("mask texts", ["ledger/1.jsonl"]),
     ]
     reasons = {left["files"][0]: left["why"] for left in plan.json["left"]}
     assert "lift_when" in reasons["state=applied/r.parquet"]
     assert "dead-letters drop" in reasons["d.parquet"]
     assert "checkpoints/0" in reasons
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (
+            '{"reason": "cannot cast José O\'Neil", "epoch": 4711}',
+            '{"reason": "cannot cast *************", "epoch": 4711}',
+        ),
+        ("<td>José O'Neil</td> José O'Neilson", "<td>*************</td> José O'Neilson"),
+        ('{"a": "id 4711 of t", "b": [4711], "c":4711}', '{"a": "id **** of t", "b": [4711], "c":4711}'),
+        ("14711", "14711"),
+    ],
+)
+def test_a_masked_text_keeps_its_size_and_stays_json(text: str, kept: str) -> None:
+    """Whole words only, as many stars as bytes; a number of JSON stays, and so does the file's name in the certificate."""
+    columns = {name: KeyColumn(name=name, names={name}, kinds={"text"}) for name in ("name", "id")}
+    known = Persons([Person((("name", "José O'Neil"),)), Person((("id", "4711"),))], columns, "salt")
+    assert known.without(text) == kept.replace("*************", "*" * len("José O'Neil".encode()))
+    assert len(known.without(text).encode()) == len(text.encode())
 
 
 def test_hidden_rows_of_a_file_are_purged_before_it_is_deleted(tmp_path: Path) -> None:

@@ -112,10 +112,14 @@ def test_all_that_is_found_of_a_lifted_erasure_is_gone_in_two_runs(session: Spar
 
     found = {one.place for one in lake.certificate().found}
     assert found >= {"hidden", "change data", "commit", "orphan", "requests of TTL"}
+    ledger = tmp_path / "_lakegate" / "ledger" / "left.jsonl"
+    ledger.write_text('{"reason": "cannot cast bob"}\n')
+    (tmp_path / "_lakegate" / "report.html").write_text("<p>bob</p>")
     lake.completion().carry_out(before)
+    assert ledger.read_text() == '{"reason": "cannot cast ***"}\n'
     assert [action for name, action in done if name == "people"] == ["purge", "vacuum", "checkpoint"]
-    assert ("TTL", "delete requests") in done
     expected = sorted(["2", "3", *(f"w{number + 1}" for number in range(len(done)))])
+    assert {"delete requests", "mask texts"} < {action for _, action in done}
     assert lake.ids() == expected
     assert uncommitted.exists()
     stays = lake.completion().plan()

@@ -37,6 +37,7 @@ DOES = {
     "vacuum": "delete files (VACUUM)",
     "checkpoint": "write a checkpoint",
     "clean log": "delete commits and checkpoints",
+    "mask texts": "write stars over values in texts",
 }
 
 

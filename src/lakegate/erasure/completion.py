@@ -13,8 +13,8 @@ from typing import Literal
 
 from lakegate.erasure.history import CHECKPOINT, LOG, RUNNING_MS, Entry, History
 
-Action = Literal["delete requests", "purge", "vacuum", "checkpoint", "clean log"]
-ORDER: tuple[Action, ...] = ("delete requests", "purge", "vacuum", "checkpoint", "clean log")
+Action = Literal["delete requests", "purge", "vacuum", "checkpoint", "clean log", "mask texts"]
+ORDER: tuple[Action, ...] = ("delete requests", "purge", "vacuum", "checkpoint", "clean log", "mask texts")
 """Each step finds what the one before it leaves: a purge makes old files, and a commit that may name persons."""
 OF_VERSION = re.compile(r"\.?(\d{20})\..+")
 """Names of files of the log that belong to one version, with Hadoop's checksums of them."""

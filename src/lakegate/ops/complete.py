@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar, assert_never, cast
 
 from delta.tables import DeltaTable
@@ -17,7 +18,7 @@ from lakegate.delta.table_log import DeltaTableLog
 from lakegate.erasure.completion import ENDED, ORDER, Action, Left, Plan, Step, TableState, planned
 from lakegate.erasure.folder import FolderSearch, Progress, read_log
 from lakegate.erasure.history import LOG, RETENTION, History, retention_ms
-from lakegate.erasure.persons import Person
+from lakegate.erasure.persons import Person, Persons
 from lakegate.erasure.storage import Place
 from lakegate.ids import TableLocation
 from lakegate.ops.certify import Question, searched
@@ -38,7 +39,10 @@ CHECKPOINT = VACUUM + 1
 LIVE = "rows of the newest version: an erasure by an erase stream, or DELETE, removes them; then complete again"
 IN_FORCE = "the request decides about late rows, and needs its key: of an erasure until lift_when ends it"
 LETTER = "the dead letter names the person: lakegate dead-letters drop, or retry"
-STORED = "lakegate reads it, and no command replaces it"
+STORED = "it is no text of lakegate's, and no command replaces it"
+TEXTS = (".jsonl", ".json", ".html", ".log", ".txt")
+NOT_OURS = ("checkpoints/", "certificates/")
+"""Folders whose texts stay as they are: a query finds its place by its checkpoint, a certificate is known by its hash."""
 
 T = TypeVar("T")
 
@@ -80,11 +84,11 @@ class Completion:
                 if any((one.place, one.where) == ("live", "rows") for one in found)
             ]
             return Plan(steps=(), left=(states[0].left(files, LIVE),))
-        plans = [planned(one) for one in states]
+        plans = [*map(planned, states), self._elsewhere()]
         steps = [step for plan in plans for step in plan.steps]
         return Plan(
             steps=tuple(sorted(steps, key=lambda one: ORDER.index(one.action))),
-            left=(*(left for plan in plans for left in plan.left), *self._elsewhere()),
+            left=tuple(left for plan in plans for left in plan.left),
         )
 
     def _states(self) -> list[TableState]:
@@ -136,13 +140,19 @@ class Completion:
             is_requests=is_requests,
         )
 
-    def _elsewhere(self) -> list[Left]:
-        """Returns files of the storage that belong to no table."""
-        if self._storage is None:
-            return []
+    def _elsewhere(self) -> Plan:
+        """Returns the plan for files of the storage that belong to no table: ledger, reports, logs, checkpoints of queries."""
+        storage = self._storage
+        if storage is None:
+            return Plan(steps=(), left=())
         roots = tuple(f"{root}/" for root in self._roots())
-        files = sorted(name for name in self._storage.found if not name.startswith(roots))
-        return [Left(table=self._pipeline.storage, files=tuple(files), why=STORED, at_ms=None)] if files else []
+        files = sorted(name for name in storage.found if not name.startswith(roots))
+        texts = [name for name in files if name.endswith(TEXTS) and not name.startswith(NOT_OURS)]
+        others = tuple(name for name in files if name not in texts)
+        size = sum(storage.seen_entries[name].size for name in texts)
+        step = Step(table=self._pipeline.storage, action="mask texts", files=tuple(texts), size_bytes=size)
+        left = Left(table=self._pipeline.storage, files=others, why=STORED, at_ms=None)
+        return Plan(steps=(step,) if texts else (), left=(left,) if others else ())
 
     # ------------------------------------------------------------------------------------------------------ carry out
 
@@ -169,13 +179,12 @@ class Completion:
                 turn.enter(table)
             turn.next_batch(last_batch(site, token_id, tables) + 1, None)
             self._again()
-            doing = _Doing(session=session, log=site.log, turn=turn, persons=self._table.persons.all)
+            settings = self._question.settings
+            doing = _Doing(session=session, log=site.log, turn=turn, persons=self._table.persons, settings=settings)
             done: set[tuple[str, Action]] = set()
             while step := next((one for one in self._plan().steps if (one.table, one.action) not in done), None):
                 before(step)
-                state = next(one for one in self._states() if one.location == step.table)
-                own = self._table.place if state.location == self._table.place.location else Place(step.table, {})
-                doing.do(step, state, own)
+                doing.do(step, {one.location: one for one in self._states()})
                 done.add((step.table, step.action))
                 self._again()
 
@@ -192,10 +201,12 @@ class _Doing:
     session: SparkSession
     log: DeltaTableLog
     turn: HeldTurn
-    persons: Sequence[Person]
+    persons: Persons
+    settings: Mapping[str, str]
+    """Settings of Spark, for the table's store."""
 
-    def do(self, step: Step, state: TableState, place: Place) -> None:
-        """Does one step."""
+    def do(self, step: Step, states: Mapping[str, TableState]) -> None:
+        """Does one step; states by their table."""
         session, log, table = self.session, self.log, TableLocation(step.table)
 
         def write(number: int, name: str, statement: Callable[[WriteToken], None]) -> None:
@@ -207,18 +218,32 @@ class _Doing:
             case "purge":
                 write(PURGE, schedule.PURGE, lambda token: relocate(log, statements.purge(session, table), token))
             case "vacuum":
-                write(VACUUM, schedule.VACUUM, lambda token: self._vacuum(step, state, place, token))
+                write(VACUUM, schedule.VACUUM, lambda token: self._vacuum(step, states[step.table], token))
             case "checkpoint":
                 write(CHECKPOINT, "checkpoint", lambda token: self._checkpoint(table, token))
             case "clean log":
+                place = Place(step.table, self.settings)
                 for name in step.files:
                     self.turn.check()
                     with contextlib.suppress(FileNotFoundError):
-                        place.files.delete_file(state.entries[name].path)
+                        place.files.delete_file(states[step.table].entries[name].path)
+            case "mask texts":
+                self._mask(step)
             case _:
                 assert_never(step.action)
 
-    def _vacuum(self, step: Step, state: TableState, place: Place, token: WriteToken) -> None:
+    def _mask(self, step: Step) -> None:
+        """Writes stars over values, in place: a file keeps its size, so a process that appends to it is not disturbed."""
+        for name in step.files:
+            with contextlib.suppress(FileNotFoundError, UnicodeDecodeError), Path(step.table, name).open("r+b") as file:
+                before = file.read()
+                after = self.persons.without(before.decode()).encode()
+                if after != before:
+                    file.seek(0)
+                    file.write(after)
+
+    def _vacuum(self, step: Step, state: TableState, token: WriteToken) -> None:
+        place = Place(step.table, self.settings)
         table, root = TableLocation(step.table), place.location if place.is_s3 else f"file:{place.root}"
         files = [(f"{root}/{name}", state.entries[name].size, state.entries[name].mtime_ms) for name in step.files]
         is_own = state.files_kept_ms == _retention(state.history)[0]
@@ -236,7 +261,7 @@ class _Doing:
         schema = self.log.metadata(table).schema
         of_person = [
             said
-            for one in self.persons
+            for one in self.persons.all
             for part in ("key", "set")
             if (said := _is_person(one, part, cast(StructType, schema[part].dataType))) is not None
         ]
