@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import time
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from lakegate.erasure.history import DAY_MS
 from lakegate.erasure.persons import Person, Persons
 from lakegate.erasure.storage import Place
 from lakegate.ops.certify import person
+from lakegate.syncs.targets.sqlite import CONTROL
 from tests.cli.command import lakegate, state_of
 from tests.erasure.planted import PLANTED, Plant, change_data, hidden, live, note, orphan, predicate
 from tests.erasure.written import FIELDS, Written, people
@@ -245,13 +248,12 @@ def test_commits_stay_if_the_checkpoint_does_not_stand_for_them(tmp_path: Path, 
     assert "clean log" not in actions(planned(state(path)))
 
 
-def test_a_checkpoint_that_names_the_person_does_not_do(tmp_path: Path) -> None:
-    """The later one is taken."""
+@pytest.mark.parametrize("name", [f"{3:020d}.checkpoint.parquet", f"{3:020d}.json"])
+def test_a_checkpoint_of_a_version_that_names_the_person_does_not_do(tmp_path: Path, name: str) -> None:
+    """Itself, or by its commit, which would stay: the later one is taken."""
     path = logged(tmp_path)
     aged(path)
-    named = state(path)
-    known = named.named | {f"_delta_log/{3:020d}.checkpoint.parquet"}
-    plan = planned(state(path, named=known))
+    plan = planned(state(path, named=state(path).named | {f"_delta_log/{name}"}))
     assert [step.before for step in plan.steps if step.action == "clean log"] == [6]
 
 
@@ -296,6 +298,38 @@ def test_a_path_is_refused(table: Written) -> None:
     """Nobody knows its lock."""
     ran = lakegate("erasure", "complete", "--table", table.root, "--person", "person=bob")
     assert (ran.code, "a table of the file" in ran.err) == (2, True)
+
+
+def has_read(stream: str, position: int) -> None:
+    """The record of a sync in its target."""
+    database = sqlite3.connect("crm.db")
+    with contextlib.closing(database), database:
+        for statement in CONTROL:
+            database.execute(statement)
+        database.execute(
+            "INSERT INTO lakegate_stream (stream, epoch, last_batch, position) VALUES (?, 1, 1, ?)", (stream, position)
+        )
+
+
+@pytest.mark.parametrize(
+    ("start", "position", "is_kept"),
+    [("{version: 1}", None, True), ("latest", None, False), ("latest", 1, True), ("latest", 2, False)],
+)
+def test_a_sync_of_the_file_keeps_the_commits_that_it_has_not_read(
+    table: Written, start: str, position: int | None, is_kept: bool
+) -> None:
+    """By its start before it has begun, then by what its target has."""
+    table.root.rename("other")
+    aged(logged(table.root.parent))
+    sync = f'sync: {{crm: {{from: t, start: {start}, key: [id], to: "sqlite:crm.db"}}}}\n'
+    Path("lakegate.yml").write_text(FILE + sync)
+    with contextlib.closing(sqlite3.connect("crm.db")) as database, database:
+        database.execute("CREATE TABLE t (id INT PRIMARY KEY, person TEXT)")
+    if position is not None:
+        has_read("p/crm", position)
+    ran = lakegate("erasure", "complete", "--table", "t", "--person", "person=bob", "--output", "json")
+    assert ("clean log" not in [step["action"] for step in ran.json["steps"]]) is is_kept
+    assert any("a sync still reads" in left["why"] for left in ran.json["left"]) is is_kept
 
 
 def test_values_are_not_shown_in_paths(table: Written) -> None:

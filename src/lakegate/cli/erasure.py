@@ -258,7 +258,7 @@ def _lists(plan: Plan) -> dict[str, list[dict[str, object]]]:
 
 def _show_plan(plan: Plan, short: Callable[[str], str], *, is_dry: bool) -> None:
     if plan.steps:
-        styled("to be done, in this order" if is_dry else "not done", "bold")
+        styled("to be done, in this order" if is_dry else "left for the next run", "bold")
         table(
             ("step", "files", "bytes", "table"),
             [

@@ -150,13 +150,10 @@ def _log(state: TableState, *, is_rewritten: bool) -> Plan:
     if last is None and LAST_CHECKPOINT not in named:
         return Plan(steps=(), left=tuple(left))
     below = {name for name, version in versions.items() if version is not None}
+    if last is not None:  # a checkpoint that cannot be read stands for nothing
+        last = max([last, *(version_of(state.history, name) or 0 for name in state.unread)])
     cut = None if last is None else next((one for one in _checkpoints(state) if one > last), None)
     steps = []
-    newest = max(state.history.checkpoints, default=None)
-    removed_ms = _written_ms(state, newest) + state.files_kept_ms if newest is not None and newest == last else 0
-    if removed_ms > state.now_ms and not is_rewritten:
-        why = "the newest checkpoint names files that the table removed and keeps for a time, or bounds of a live file"
-        return Plan(steps=(), left=(*left, state.left(below, why, removed_ms)))
     if is_rewritten or LAST_CHECKPOINT in named or (last is not None and cut is None):
         steps.append(state.step("checkpoint", ()))
     kept_ms = max(state.log_kept_ms, RUNNING_MS)
@@ -168,9 +165,15 @@ def _log(state: TableState, *, is_rewritten: bool) -> Plan:
             steps.append(state.step("clean log", [name for _, name in files], before=cut))
         else:
             left.append(state.left(below, needed, at_ms))
-    elif below or is_rewritten:
-        why = "commits are kept for the log's time after a checkpoint that stands for them, for a day at least"
-        left.append(state.left(below, why, state.now_ms + kept_ms))
+    elif below:
+        why, at_ms = (
+            "commits are kept for the log's time after a checkpoint that names nobody, for a day at least",
+            state.now_ms,
+        )
+        if last is not None and last in state.history.checkpoints[-1:] and not is_rewritten:
+            why = f"{why}; the newest names a file that the table removed and keeps for its time, or bounds of a live file"
+            at_ms = max(at_ms, _written_ms(state, last) + state.files_kept_ms)
+        left.append(state.left(below, why, at_ms + kept_ms))
     return Plan(steps=tuple(steps), left=tuple(left))
 
 
@@ -190,7 +193,7 @@ def version_of(history: History, name: str) -> int | None:
 
 
 def _checkpoints(state: TableState) -> list[int]:
-    """Returns the checkpoints that name nobody and from which on the log is whole, ascending."""
+    """Returns the checkpoints from which on the log is whole, ascending."""
     files: dict[int, list[str]] = {}
     for name in state.entries:
         if name.startswith(f"{LOG}/") and (found := CHECKPOINT.fullmatch(name.removeprefix(f"{LOG}/"))):
@@ -199,9 +202,7 @@ def _checkpoints(state: TableState) -> list[int]:
     return [
         version
         for version, names in sorted(files.items())
-        if not (set(names) & (state.named | state.unread))
-        and all(one in commits for one in range(version, state.history.head + 1))
-        and _is_whole(names)
+        if all(one in commits for one in range(version, state.history.head + 1)) and _is_whole(names)
     ]
 
 
