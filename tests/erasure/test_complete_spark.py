@@ -138,11 +138,13 @@ def test_all_that_is_found_of_a_lifted_erasure_is_gone_in_two_runs(session: Spar
 @pytest.mark.slow
 def test_a_standing_erasure_keeps_its_key_and_nothing_else(session: SparkSession, tmp_path: Path) -> None:
     """It says so; and rows of the person that come later are still kept out, without the old log."""
-    lake = Lake(session, tmp_path, "erase")
+    lake = Lake(session, tmp_path, "erase", "again")
+    steps: list[tuple[str, str]] = []
     for _ in range(2):
-        lake.completion().carry_out()
+        lake.completion().carry_out(lambda step: steps.append((Path(step.table).name, step.action)))
         aged(session, tmp_path)
     lake.completion().carry_out()
+    assert ("TTL", "delete requests") in steps  # the first one, which the second one followed
     plan = lake.completion().plan()
     assert plan.steps == ()
     assert [left.why for left in plan.left if "lift_when" in left.why]
