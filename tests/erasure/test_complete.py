@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -246,6 +247,35 @@ def test_commits_stay_if_the_checkpoint_does_not_stand_for_them(tmp_path: Path, 
         (log / f"{5:020d}.json").unlink()
         (log / f"{6:020d}.checkpoint.parquet").unlink()
     assert "clean log" not in actions(planned(state(path)))
+
+
+def test_a_checkpoint_without_its_parts_stands_for_nothing(tmp_path: Path) -> None:
+    """Its sidecar is gone: what is live is not certain, so the search is incomplete, and the commits before it stay."""
+    table = made(tmp_path / "t")
+    predicate(table)
+    table.commit()
+    pq.write_table(pa.table({"sidecar": [{"path": "gone.parquet"}]}), table.log / f"{3:020d}.checkpoint.a.parquet")
+    aged(table.root)
+    found = state(table.root)
+    assert f"_delta_log/{3:020d}.checkpoint.a.parquet" in found.unread
+    assert "clean log" not in actions(planned(found))
+    parts = [f"{3:020d}.checkpoint.{number:010d}.{2:010d}.parquet" for number in (1, 2)]
+    (table.log / f"{3:020d}.checkpoint.a.parquet").unlink()
+    for part, is_whole in zip(parts, (False, True), strict=True):
+        pq.write_table(pa.table({"add": [{"path": "a.parquet"}]}), table.log / part)
+        aged(table.root)
+        assert ("clean log" in actions(planned(state(table.root)))) is is_whole
+
+
+def test_requests_under_another_lock_are_not_touched(table: Written, tmp_path: Path) -> None:
+    """Its turns would not keep other jobs away from them."""
+    requests = Written(tmp_path / "_lakegate" / "requests" / "Others")
+    requests.define(("op", "string", {}), ("state", "string", {}), partition_by=("state",))
+    key = pa.array([{"person": "bob"}], pa.struct([("person", pa.string())]))
+    add = requests.add("r.parquet", pa.table({"key": key}), partitionValues={"state": "superseded"})
+    requests.commit(add)
+    ran = lakegate("erasure", "complete", "--table", "t", "--person", "person=bob", "--output", "json")
+    assert (ran.json["steps"], [left["files"] for left in ran.json["left"]]) == ([], [["requests/Others/r.parquet"]])
 
 
 @pytest.mark.parametrize("name", [f"{3:020d}.checkpoint.parquet", f"{3:020d}.json"])

@@ -205,6 +205,8 @@ def read_log(place: Place) -> tuple[History, list[str]]:
             if "sidecar" in action:
                 sidecar = str(action["sidecar"]["path"])
                 history.sidecars[sidecar] = max(checkpoints[name], history.sidecars.get(sidecar, -1))
+                if f"_sidecars/{sidecar}" not in logs:
+                    raise FileNotFoundError(sidecar)
                 if is_base:
                     feed(f"_sidecars/{sidecar}", None, is_base=True)
 
@@ -232,7 +234,7 @@ class TableSearch(FolderSearch):
             Unavailable: The folder cannot be listed.
         """
         self.now_ms = time.time_ns() // 1_000_000
-        self.history, unread = read_log(place)
+        self.history, self._unread = read_log(place)
         if self.history.head < 0:
             raise InvalidRequest("there is no Delta table; nothing was certified", table=place.location)
         persons = tuple(persons)
@@ -243,10 +245,14 @@ class TableSearch(FolderSearch):
             if all(typed(text, kind) is None for kind in columns[name].kinds):
                 raise InvalidRequest("a value is none of its column's type; nothing was certified", column=name)
         super().__init__(place, Persons(persons, columns, salt), anywhere=anywhere)
-        for name in unread:
-            self.cannot(f"{LOG}/{name}", "it is damaged, so which files are live is not certain")
         if (versions := place.versions()) is not None:
             self.cannot("", versions)
+
+    def run(self, progress: Progress) -> None:
+        """Also names the files of the log that could not be read, although their bytes could be looked at."""
+        super().run(progress)
+        for name in self._unread:
+            self.cannot(f"{LOG}/{name}", "it is damaged, so which files are live is not certain")
 
     def again(self, progress: Progress) -> None:
         """Looks at what is new or was changed since, with the history as it is now.
@@ -254,7 +260,7 @@ class TableSearch(FolderSearch):
         Raises:
             Unavailable: The folder cannot be listed.
         """
-        self.history, _ = read_log(self.place)
+        self.history, self._unread = read_log(self.place)
         self.now_ms = time.time_ns() // 1_000_000
         self.run(progress)
 

@@ -41,8 +41,9 @@ IN_FORCE = "the request decides about late rows, and needs its key: of an erasur
 LETTER = "the dead letter names the person: lakegate dead-letters drop, or retry"
 STORED = "it is no text of lakegate's, and no command replaces it"
 TEXTS = (".jsonl", ".json", ".html", ".log", ".txt")
-NOT_OURS = ("checkpoints/", "certificates/")
-"""Folders whose texts stay as they are: a query finds its place by its checkpoint, a certificate is known by its hash."""
+OF_OTHERS = "it belongs to a stream of another lock, or to none of the file: complete for the table of that stream"
+NOT_OURS = ("checkpoints/", "certificates/", "requests/", "dead_letters/")
+"""Folders whose texts stay: a query finds its place by its checkpoint, a certificate is known by its hash; and tables."""
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class Completion:
         files_ms, log_ms = table.kept_ms("deletedFileRetentionDuration"), table.kept_ms("logRetentionDuration")
         states = [
             TableState(
-                location=table.place.location,
+                location=self._question.table,
                 history=table.history,
                 entries=table.seen_entries,
                 named=frozenset(one for one in table.found if not (is_inside and one.startswith(own))),
@@ -116,10 +117,12 @@ class Completion:
         return states + [self._stored(storage, root, limits) for root in self._roots() if storage is not None]
 
     def _roots(self) -> list[str]:
-        """Returns the folders of tables in the storage that name a person."""
+        """Returns the folders of tables in the storage that name a person, and that are written in turns of the table's lock."""
         if self._storage is None:
             return []
-        roots = {name.partition(f"/{LOG}/")[0] for name in self._storage.seen_entries if f"/{LOG}/" in name}
+        streams = self._pipeline.streams_of_lock(self._spec.lock)
+        ours = {f"{kind}/{stream.name}" for kind in ("requests", "dead_letters") for stream in streams}
+        roots = {name.partition(f"/{LOG}/")[0] for name in self._storage.seen_entries if f"/{LOG}/" in name} & ours
         return sorted(root for root in roots if any(name.startswith(f"{root}/") for name in self._storage.found))
 
     def _stored(self, storage: FolderSearch, root: str, limits: tuple[int, int]) -> TableState:
@@ -148,11 +151,16 @@ class Completion:
         roots = tuple(f"{root}/" for root in self._roots())
         files = sorted(name for name in storage.found if not name.startswith(roots))
         texts = [name for name in files if name.endswith(TEXTS) and not name.startswith(NOT_OURS)]
-        others = tuple(name for name in files if name not in texts)
+        tables = tuple(name for name in files if name.startswith(("requests/", "dead_letters/")))
+        others = tuple(name for name in files if name not in (*texts, *tables))
         size = sum(storage.seen_entries[name].size for name in texts)
         step = Step(table=self._pipeline.storage, action="mask texts", files=tuple(texts), size_bytes=size)
-        left = Left(table=self._pipeline.storage, files=others, why=STORED, at_ms=None)
-        return Plan(steps=(step,) if texts else (), left=(left,) if others else ())
+        left = [
+            Left(table=self._pipeline.storage, files=names, why=why, at_ms=None)
+            for names, why in ((tables, OF_OTHERS), (others, STORED))
+            if names
+        ]
+        return Plan(steps=(step,) if texts else (), left=tuple(left))
 
     # ------------------------------------------------------------------------------------------------------ carry out
 
