@@ -203,7 +203,7 @@ streams:
 
 @pytest.mark.slow
 def test_the_command_goes_on_after_a_kill(session: SparkSession, tmp_path: Path) -> None:
-    """Killed between two steps, with its turn: the next run does the rest."""
+    """Killed between two steps, with its turn: the next run does the rest; on a table that refuses commits without a turn."""
     (tmp_path / "lakegate.yml").write_text(FILE)
     table = Written(tmp_path / "t")
     table.define(*FIELDS, **SHORT)
@@ -211,6 +211,8 @@ def test_the_command_goes_on_after_a_kill(session: SparkSession, tmp_path: Path)
     planted.orphan(table)
     planted.predicate(table)
     aged(session, tmp_path)
+    adopt = [sys.executable, "-m", "lakegate", "adopt", "t"]
+    subprocess.run(adopt, cwd=tmp_path, capture_output=True, timeout=300, check=True)
     command = [sys.executable, "-m", "lakegate", "erasure", "complete", "--table", "t", "--person", "person=bob"]
     with subprocess.Popen([*command, "--yes"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

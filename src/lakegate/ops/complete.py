@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from lakegate.config import Pipeline, TableSource, TableSpec
+from lakegate.delta.gate import Gate
 from lakegate.delta.idempotent_writes import conflicts, tokened
 from lakegate.delta.table_log import DeltaTableLog
 from lakegate.erasure.completion import ENDED, ORDER, Action, Left, Plan, Step, TableState, planned
@@ -32,6 +33,7 @@ from lakegate.streams.maintenance.progress import relocate
 from lakegate.streams.requests.column_names import stored_name
 from lakegate.syncs.session import SyncSession
 from lakegate.turns.protocol.fencing import job_token
+from lakegate.turns.protocol.ordering import ADHOC
 from lakegate.turns.turn import HeldTurn
 
 CHECKPOINT = VACUUM + 1
@@ -181,6 +183,7 @@ class Completion:
         tables = (locate(spark, self._spec), *(TableLocation(one.location) for one in self._states()[1:]))
         with (
             contextlib.closing(Site.open(session, url=pipeline.coordinator.url, storage=pipeline.storage)) as site,
+            Gate(session).acting(ADHOC, session),  # a table that takes turns refuses commits of nobody
             adhoc_turn(site, pipeline, self._spec.lock, token_id, tables) as turn,
         ):
             for table in tables:
