@@ -298,7 +298,7 @@ class SettledTableLog(DeltaTableLog):
     def commit_entry(
         self, table: TableLocation, after: Version, raised: tuple[tuple[TokenId, int], ...], user_metadata: str
     ) -> CasReply:
-        """Commits as `DeltaTableLog` does; answers "stale" if a publish was open: its marker could otherwise be the next version."""
+        """Commits as `DeltaTableLog` does; answers "stale" if a publish was open, whose marker could be the next version."""
         if self._publishes.resolve(table):
             return "stale"
         return super().commit_entry(table, after, raised, user_metadata)

@@ -219,6 +219,20 @@ class DeltaTableLog:
                 reason=error.facts.get("reason"),
             ) from error
 
+    def checkpoint(self, table: TableLocation) -> None:
+        """Writes a checkpoint of the newest version.
+
+        Raises:
+            Unavailable: It could not be written.
+        """
+        try:
+            log = self._jvm.delta_log(table)
+            snapshot = self._jvm.snapshot(log)
+            with self._jvm.active():
+                log.checkpoint(snapshot, self._jvm.none)
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+
     def find_mark(self, table: TableLocation, token_id: TokenId, token: Token) -> StepMark | None:
         """Finds the step mark of the commit with this id, batch and step, at any epoch, backwards from the head.
 

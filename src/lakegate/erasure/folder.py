@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lakegate.delta import deletion_vectors
-from lakegate.delta.local_files import LOG
 from lakegate.erasure import search
 from lakegate.erasure.certificate import Found, LookedAt, NotLookedAt
 from lakegate.erasure.columns import key_columns
-from lakegate.erasure.history import CHECKPOINT, COMMIT, History, Seen, retention_ms
+from lakegate.erasure.history import CHECKPOINT, COMMIT, LOG, Entry, History, Seen, retention_ms
 from lakegate.erasure.persons import Person, Persons, typed
-from lakegate.erasure.storage import Entry, Place
+from lakegate.erasure.storage import Place
 from lakegate.errors import InvalidRequest, LakegateError
 
 BLOCK = 8 << 20
@@ -42,6 +41,8 @@ class FolderSearch:
         self.looked_at: dict[str, LookedAt] = {}
         self.found: dict[str, list[Found]] = {}
         self.not_looked_at: dict[str, NotLookedAt] = {}
+        self.seen_entries: dict[str, Entry] = {}
+        """The files as they were listed when they were looked at."""
 
     def entries(self) -> dict[str, Entry]:
         """Returns the files to look at."""
@@ -49,15 +50,16 @@ class FolderSearch:
         return {name: one for name, one in found.items() if not (self.left_out and one.path.startswith(self.left_out))}
 
     def run(self, progress: Progress) -> None:
-        """Looks at every file.
+        """Looks at every file; when called again, at those that are new or were changed since.
 
         Raises:
             Unavailable: The folder cannot be listed.
         """
-        seen: dict[str, Entry] = {}
-        done = 0
+        seen, done = self.seen_entries, 0
         for _ in range(ROUNDS_MAX):
             now = self.entries()
+            for gone in seen.keys() - now.keys():
+                self._forget(gone)
             news = {name: entry for name, entry in now.items() if seen.get(name) != entry}
             if not news:
                 return
@@ -66,7 +68,7 @@ class FolderSearch:
                 for size in pool.map(lambda one: self._look(*one), news.items()):
                     done += size
                     progress(done, total)
-            seen = now
+            seen = self.seen_entries = now
         for name, entry in self.entries().items():
             if seen.get(name) != entry:
                 self.cannot(name, CHANGED)
@@ -80,9 +82,12 @@ class FolderSearch:
         masked = self.persons.masked(name)
         return masked if is_absolute(name) else f"{self.place.location}/{masked}"
 
-    def _look(self, name: str, entry: Entry) -> int:
+    def _forget(self, name: str) -> None:
         for known in (self.looked_at, self.found, self.not_looked_at):
             known.pop(name, None)
+
+    def _look(self, name: str, entry: Entry) -> int:
+        self._forget(name)
         try:
             with self.place.files.open_input_file(entry.path) as file:
                 digest = hashlib.sha256()
@@ -175,6 +180,47 @@ class FolderSearch:
         return None, "see What stays in docs/how-to/erase-physically.md"
 
 
+def read_log(place: Place) -> tuple[History, list[str]]:
+    """Returns the history of the table in a folder, and the files of its log that cannot be read.
+
+    Raises:
+        Unavailable: The folder cannot be listed.
+    """
+    history, unread = History(), []
+    logs = {name.removeprefix(f"{LOG}/"): one for name, one in place.list().items() if name.startswith(f"{LOG}/")}
+    checkpoints = {name: int(found[1]) for name in logs if (found := CHECKPOINT.fullmatch(name))}
+    history.checkpoints = sorted(set(checkpoints.values()))
+    history.commits = sorted(int(found[1]) for name in logs if (found := COMMIT.fullmatch(name)))
+    order: list[tuple[str, int | None]] = [
+        (name, None) for name in sorted(checkpoints, key=lambda one: checkpoints[one])
+    ]
+    order += [(f"{version:020d}.json", version) for version in history.commits]
+
+    def feed(name: str, version: int | None, *, is_base: bool) -> None:
+        with place.files.open_input_file(logs[name].path) as file:
+            actions = list(search.log_actions(file, is_parquet=name.endswith(".parquet")))
+        for action in sorted(actions, key=lambda one: "remove" not in one):  # a commit may remove and add one path
+            if is_base or "metaData" in action:
+                history.feed(action, version)
+            if "sidecar" in action:
+                sidecar = str(action["sidecar"]["path"])
+                history.sidecars[sidecar] = max(checkpoints[name], history.sidecars.get(sidecar, -1))
+                if f"_sidecars/{sidecar}" not in logs:
+                    raise FileNotFoundError(sidecar)
+                if is_base:
+                    feed(f"_sidecars/{sidecar}", None, is_base=True)
+
+    for name, version in order:
+        is_base = (
+            checkpoints[name] == history.base if version is None else history.base is None or version > history.base
+        )
+        try:
+            feed(name, version, is_base=is_base)
+        except (FileNotFoundError, KeyError, search.NotLookedAt):
+            unread.append(name)
+    return history, unread
+
+
 class TableSearch(FolderSearch):
     """A search of a table's folder."""
 
@@ -187,9 +233,8 @@ class TableSearch(FolderSearch):
             InvalidRequest: There is no table, no version of it has a column, or a value is none of a column's type.
             Unavailable: The folder cannot be listed.
         """
-        self.history, self.now_ms = History(), time.time_ns() // 1_000_000
-        logs = {name.removeprefix(f"{LOG}/"): one for name, one in place.list().items() if name.startswith(f"{LOG}/")}
-        unread = self._read(place, logs)
+        self.now_ms = time.time_ns() // 1_000_000
+        self.history, self._unread = read_log(place)
         if self.history.head < 0:
             raise InvalidRequest("there is no Delta table; nothing was certified", table=place.location)
         persons = tuple(persons)
@@ -200,40 +245,24 @@ class TableSearch(FolderSearch):
             if all(typed(text, kind) is None for kind in columns[name].kinds):
                 raise InvalidRequest("a value is none of its column's type; nothing was certified", column=name)
         super().__init__(place, Persons(persons, columns, salt), anywhere=anywhere)
-        for name in unread:
-            self.cannot(f"{LOG}/{name}", "it is damaged, so which files are live is not certain")
         if (versions := place.versions()) is not None:
             self.cannot("", versions)
 
-    def _read(self, place: Place, logs: Mapping[str, Entry]) -> list[str]:
-        """Feeds the history, checkpoints before commits; returns the files that cannot be read."""
-        history, unread = self.history, []
-        checkpoints = {name: int(found[1]) for name in logs if (found := CHECKPOINT.fullmatch(name))}
-        history.checkpoints = sorted(set(checkpoints.values()))
-        history.commits = sorted(int(found[1]) for name in logs if (found := COMMIT.fullmatch(name)))
-        order: list[tuple[str, int | None]] = [
-            (name, None) for name in sorted(checkpoints, key=lambda one: checkpoints[one])
-        ]
-        order += [(f"{version:020d}.json", version) for version in history.commits]
+    def run(self, progress: Progress) -> None:
+        """Also names the files of the log that could not be read, although their bytes could be looked at."""
+        super().run(progress)
+        for name in self._unread:
+            self.cannot(f"{LOG}/{name}", "it is damaged, so which files are live is not certain")
 
-        def feed(name: str, version: int | None, *, is_base: bool) -> None:
-            with place.files.open_input_file(logs[name].path) as file:
-                actions = list(search.log_actions(file, is_parquet=name.endswith(".parquet")))
-            for action in sorted(actions, key=lambda one: "remove" not in one):  # a commit may remove and add one path
-                if is_base or "metaData" in action:
-                    history.feed(action, version)
-                if is_base and "sidecar" in action:
-                    feed(f"_sidecars/{action['sidecar']['path']}", None, is_base=True)
+    def again(self, progress: Progress) -> None:
+        """Looks at what is new or was changed since, with the history as it is now.
 
-        for name, version in order:
-            is_base = (
-                checkpoints[name] == history.base if version is None else history.base is None or version > history.base
-            )
-            try:
-                feed(name, version, is_base=is_base)
-            except (FileNotFoundError, KeyError, search.NotLookedAt):
-                unread.append(name)
-        return unread
+        Raises:
+            Unavailable: The folder cannot be listed.
+        """
+        self.history, self._unread = read_log(self.place)
+        self.now_ms = time.time_ns() // 1_000_000
+        self.run(progress)
 
     def entries(self) -> dict[str, Entry]:
         """Also returns files that the log names outside of the folder."""
@@ -250,17 +279,8 @@ class TableSearch(FolderSearch):
         return found
 
     def kind(self, name: str) -> str:
-        """Returns the kind of a file's place: in the log, or by what the log says of it."""
-        if name.startswith(f"{LOG}/"):
-            file = name.removeprefix(f"{LOG}/")
-            if COMMIT.fullmatch(file):
-                return "commit"
-            return "checkpoint" if CHECKPOINT.fullmatch(file) or file.startswith("_sidecars/") else "log"
-        if name.startswith("_change_data/") or name in self.history.change_files:
-            return "change data"
-        if (seen := self.seen(name)) is not None:
-            return "live" if seen.is_live else "old version"
-        return "orphan" if name.endswith(".parquet") else "other file"
+        """Returns the kind of a file's place, see `History.place`."""
+        return self.history.place(name)
 
     def seen(self, name: str) -> Seen | None:
         """Returns what the log says of a data file."""
@@ -268,20 +288,14 @@ class TableSearch(FolderSearch):
 
     def gone(self, name: str, place: str, entry: Entry) -> tuple[int | None, str]:
         """Returns when a file may be deleted by the table's settings, and by what."""
-        files_ms, log_ms, seen = (
-            self.kept_ms("deletedFileRetentionDuration"),
-            self.kept_ms("logRetentionDuration"),
-            self.seen(name),
-        )
+        files_ms, log_ms = self.kept_ms("deletedFileRetentionDuration"), self.kept_ms("logRetentionDuration")
         match place:
             case "live":
                 return None, "the rows are in the newest version: DELETE, then REORG TABLE … APPLY (PURGE), then VACUUM"
             case "hidden":
                 return self.now_ms + files_ms, "REORG TABLE … APPLY (PURGE) now, then VACUUM"
-            case "old version":
-                return ((seen and seen.removed_at_ms) or entry.mtime_ms) + files_ms, "VACUUM"
-            case "change data" | "orphan":
-                return entry.mtime_ms + files_ms, "VACUUM"
+            case "old version" | "change data" | "orphan":
+                return self.history.deletable_ms(name, entry, files_ms), "VACUUM"
             case "commit" | "checkpoint" | "log":
                 return entry.mtime_ms + log_ms, "Delta's cleanup of the log, with a later checkpoint"
         return None, "nothing but you"

@@ -12,10 +12,13 @@ from typing import Any
 
 from lakegate.erasure.columns import decoded
 
+LOG = "_delta_log"
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.(parquet|json)")
 DAY_MS = 86_400_000
 RETENTION = {"delta.deletedFileRetentionDuration": 7 * DAY_MS, "delta.logRetentionDuration": 30 * DAY_MS}
+RUNNING_MS = DAY_MS
+"""No write is taken to run for longer: what it has written, and the commits that it must meet, are left for so long."""
 _UNITS = {"week": 7 * DAY_MS, "day": DAY_MS, "hour": 3_600_000, "minute": 60_000, "second": 1000, "millisecond": 1}
 
 
@@ -24,6 +27,15 @@ def retention_ms(properties: Mapping[str, str], name: str) -> int:
     parts = re.findall(r"(\d+)\s+([a-z]+?)s?\b", properties.get(name, "").lower())
     known = [int(number) * _UNITS[unit] for number, unit in parts if unit in _UNITS]
     return sum(known) if known else RETENTION[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file in a listing."""
+
+    path: str
+    size: int
+    mtime_ms: int
 
 
 @dataclass(slots=True)
@@ -48,6 +60,8 @@ class History:
     files: dict[str, Seen] = field(default_factory=dict)
     """By path, decoded, relative to the table unless it is absolute."""
     change_files: set[str] = field(default_factory=set)
+    sidecars: dict[str, int] = field(default_factory=dict)
+    """Name → the newest checkpoint that needs it."""
     schemas: set[str] = field(default_factory=set)
     properties: dict[str, str] = field(default_factory=dict)
 
@@ -78,6 +92,29 @@ class History:
                 self.schemas.add(schema)
                 pairs = metadata.get("configuration") or {}
                 self.properties = dict(pairs)
+
+    def place(self, name: str) -> str:
+        """Returns the kind of a file's place: in the log, or by what the log says of it."""
+        if name.startswith(f"{LOG}/"):
+            file = name.removeprefix(f"{LOG}/")
+            if COMMIT.fullmatch(file):
+                return "commit"
+            return "checkpoint" if CHECKPOINT.fullmatch(file) or file.startswith("_sidecars/") else "log"
+        if name.startswith("_change_data/") or name in self.change_files:
+            return "change data"
+        if (seen := self.files.get(name)) is not None:
+            return "live" if seen.is_live else "old version"
+        return "orphan" if name.endswith(".parquet") else "other file"
+
+    def deletable_ms(self, name: str, entry: Entry, kept_ms: int) -> int:
+        """Returns when a data file that no live version needs may be deleted, if removed files are kept for that long.
+
+        A file that no version names may be one that a running write has not committed yet.
+        """
+        seen = self.files.get(name)
+        if seen is not None:
+            return (seen.removed_at_ms or entry.mtime_ms) + kept_ms
+        return entry.mtime_ms + (kept_ms if name in self.change_files else max(kept_ms, RUNNING_MS))
 
     def _seen(self, path: str, body: Mapping[str, Any]) -> Seen:
         seen = self.files.setdefault(decoded(path), Seen(partition={}))

@@ -22,6 +22,8 @@ SHORTENED = 32
 SHORT, SHORT_WITHOUT_LETTERS = 3, 6
 """A value of fewer characters, like `a` or `2024`, is found in a text only if it names the column, too."""
 _WORD = re.compile(r"\w+")
+_BARE = re.compile(r"[-+.\deE]+|true|false")
+"""Values that JSON writes without quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,15 @@ class Persons:
             return named
         return {(number, name) for number, name in named if any(one in text for one in self.columns[name].names)}
 
+    def without(self, text: str) -> str:
+        """Returns a text with stars, as many bytes, instead of the values of persons; JSON stays JSON: its bare numbers stay."""
+        whole = self.whole(self.in_text(text))
+        for value in sorted(self._named_by, key=len, reverse=True):
+            if value in text and any(number in whole for number, _ in self._named_by[value]):
+                start, end = (r"\b" if _WORD.fullmatch(one) else "" for one in (value[0], value[-1]))
+                text = re.sub(f"{start}{re.escape(value)}{end}", _starred, text)
+        return text
+
     def in_partition(self, partition: Mapping[str, str | None]) -> set[tuple[int, str]]:
         """Returns person and column for each value of a partition, by physical names of its columns."""
         return {
@@ -230,3 +241,12 @@ def _lead(value: str) -> int:
 
 def _is_word(after: str, last: str) -> bool:
     return bool(after) and bool(_WORD.fullmatch(after)) and bool(_WORD.fullmatch(last))
+
+
+def _starred(found: re.Match[str]) -> str:
+    start, end = found.span()
+    before = found.string[max(0, start - 2) : start].rstrip()[-1:]
+    after = found.string[end : end + 2].lstrip()[:1]
+    if _BARE.fullmatch(found[0]) and before in (":", ",", "[") and after in (",", "}", "]"):
+        return found[0]
+    return "*" * len(found[0].encode())

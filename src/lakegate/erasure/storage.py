@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lakegate.delta.local_files import local_path
+from lakegate.erasure.history import Entry
 from lakegate.errors import InvalidRequest, Unavailable
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A file in a listing."""
-
-    path: str
-    size: int
-    mtime_ms: int
 
 
 class Place:

@@ -96,6 +96,16 @@ def certify(
         InvalidRequest: There is no table, no version of it has a column, or a value is none of a column's type.
         Unavailable: A folder cannot be listed.
     """
+    table, *others = searched(question, progress)
+    return _certificate(table, [table, *others], number, previous)
+
+
+def searched(question: Question, progress: Progress) -> tuple[TableSearch, *tuple[FolderSearch, ...]]:
+    """Looks through the table, and the pipeline's storage.
+
+    Raises:
+        InvalidRequest, Unavailable: As of `certify`.
+    """
     table = TableSearch(
         Place(question.table, question.settings),
         question.persons,
@@ -103,14 +113,13 @@ def certify(
         anywhere=question.is_anywhere,
     )
     table.run(progress)
-    searches: list[FolderSearch] = [table]
-    if question.storage is not None:
-        storage = FolderSearch(Place(question.storage, {}), table.persons)
-        if table.place.root.startswith(f"{storage.place.root}/"):  # it is searched as a table
-            storage.left_out = f"{table.place.root}/"
-        storage.run(progress)
-        searches.append(storage)
-    return _certificate(table, searches, number, previous)
+    if question.storage is None:
+        return (table,)
+    storage = FolderSearch(Place(question.storage, {}), table.persons)
+    if table.place.root.startswith(f"{storage.place.root}/"):  # it is searched as a table
+        storage.left_out = f"{table.place.root}/"
+    storage.run(progress)
+    return table, storage
 
 
 def _certificate(
@@ -141,11 +150,12 @@ NAME = "certificate-{:05d}.json"
 
 
 def write(
-    folder: Path, make: Callable[[int, str | None], Certificate], page: Callable[[Certificate], str]
+    folder: Path, question: Question, page: Callable[[Certificate], str], progress: Progress
 ) -> tuple[Path, Certificate]:
-    """Makes the next certificate of a folder, chained to its newest one, and writes it as JSON and HTML.
+    """Certifies, as the next certificate of a folder, chained to its newest one; writes it as JSON and HTML.
 
     Raises:
+        InvalidRequest: The folder has certificates of another table; or as of `certify`.
         Corrupt: The newest certificate of the folder is damaged.
         Unavailable: The folder cannot be written.
     """
@@ -153,9 +163,10 @@ def write(
         make_folder(folder)
         numbers = sorted(int(one.stem.rpartition("-")[2]) for one in folder.glob("certificate-*.json"))
         before = read(folder / NAME.format(numbers[-1])) if numbers else None
-        made = make(1, None) if before is None else make(before.number + 1, before.sha256)
-        if before is not None and before.table != made.table:
+        if before is not None and before.table != Place(question.table, question.settings).location:
             raise InvalidRequest("the folder has certificates of another table; nothing was certified", folder=folder)
+        number, previous = (1, None) if before is None else (before.number + 1, before.sha256)
+        made = certify(question, number=number, previous=previous, progress=progress)
         file = folder / NAME.format(made.number)
         with file.open("x"):  # another process took the number: its certificate stays
             pass

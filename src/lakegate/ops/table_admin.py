@@ -153,15 +153,15 @@ def last_batch(site: Site, token_id: TokenId, tables: Sequence[TableLocation]) -
 
 @contextlib.contextmanager
 def adhoc_turn(
-    site: Site, pipeline: Pipeline, stream: StreamSpec, token_id: TokenId, tables: Sequence[TableLocation]
+    site: Site, pipeline: Pipeline, lock: str, token_id: TokenId, tables: Sequence[TableLocation]
 ) -> Iterator[HeldTurn]:
-    """Opens a turn of the job `adhoc` on a stream's lock.
+    """Opens a turn of the job `adhoc` on a lock.
 
     Raises:
         TurnNotGranted: Not granted in time; nothing was changed.
     """
     coordinator = site.coordinator(
-        lock=pipeline.lock_of(stream),
+        lock=lock,
         job=ADHOC,
         order=Order(rule=NoRule(), absent_after_ms=None),
         lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
@@ -272,7 +272,7 @@ class RequestDesk:
         session, token_id = self._context.session, job_token(ADHOC)
         with (
             contextlib.closing(Site.open(session, url=pipeline.coordinator.url, storage=pipeline.storage)) as site,
-            adhoc_turn(site, pipeline, self._stream, token_id, (location,)) as turn,
+            adhoc_turn(site, pipeline, pipeline.lock_of(self._stream), token_id, (location,)) as turn,
         ):
             turn.next_batch(last_batch(site, token_id, (location,)) + 1, None)
             return work(turn)
@@ -382,7 +382,7 @@ class StreamDesk:
         with (
             contextlib.closing(site),
             Gate(context.session).acting(self._stream.name, context.session),
-            adhoc_turn(site, pipeline, self._stream, token_id, (self._letters.location,)) as turn,
+            adhoc_turn(site, pipeline, pipeline.lock_of(self._stream), token_id, (self._letters.location,)) as turn,
         ):
             turn.acts_as = self._stream.name  # as its helpers do
             tables = (context.target, context.requests_of(self._stream), self._letters.location)

@@ -36,6 +36,7 @@ from lakegate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable, 
 from lakegate.ids import TableLocation, Version
 from lakegate.notebook import Shown
 from lakegate.rows.committer import Staged, publisher
+from lakegate.rows.conflict.rebase import without_row_ids
 from lakegate.rows.delta_table import DeltaTable
 from lakegate.rows.result import Result
 from lakegate.rows.statement import Dml, location_of
@@ -157,7 +158,6 @@ class Publish:
             )
         is_done = False
         if self._turn is not None:
-            self._turn.begin()
             if plain(table) not in self._turn.since:
                 raise InvalidRequest(
                     "the publish changes a table that this job does not name, so it cannot be fenced; nothing was written",
@@ -166,8 +166,14 @@ class Publish:
                 )
             is_done = plain(table) in self._turn.applied
         if not is_done:
-            self._staged[table] = self._ours.stage(dml)
+            self._staged[table] = self._executed(dml)
         return Result(version=None, is_superseded=is_done, level=0, attempts=1, lost_puts=0, reasons=())
+
+    def _executed(self, dml: Dml) -> Staged:
+        dml.forget()
+        if self._turn is not None:
+            self._turn.renew()
+        return self._ours.stage(dml)
 
     def make(self) -> None:
         """Commits the statements together.
@@ -243,8 +249,7 @@ class Publish:
                 if is_reserved:
                     self._is_reserved = True
                     self._ours.gate.reserve(staged.dml.table, self._token, HOLD_MS)
-                staged.dml.forget()
-                followed = self._ours.stage(staged.dml)
+                followed = self._executed(staged.dml)
             self._staged[table] = followed
 
     # ------------------------------------------------------------------------------------------------------- effects
@@ -303,9 +308,11 @@ class Publish:
         staged = self._staged[table]
         marker = self._markers.get(table, Version(-1))
         txns = [Action("txn", {"appId": APP_ID, "version": 2 * marker + 1})]
+        actions = without_row_ids(staged.commit)
         info = staged.commit.info or {"operation": staged.dml.operation.value}
         if self._turn is not None:
             token = self._turn.token
+            actions = [a for a in actions if a.kind != "txn" or a.body["appId"] != token.token_id]
             txns.append(Action("txn", {"appId": token.token_id, "version": token.number}))
             info = {**info, "userMetadata": token.user_metadata}
         return Participant(
@@ -313,7 +320,7 @@ class Publish:
             table_id=staged.base.table_id,
             marker=marker,
             base=staged.commit.version,
-            actions=(*staged.commit.actions, *txns),
+            actions=(*actions, *txns),
             info=info,
         )
 
@@ -329,8 +336,7 @@ class Publish:
         if self._staged[table].commit.version < version - 1:
             staged = self._ours.follow(self._staged[table])
             if staged.commit.version < version - 1:
-                staged.dml.forget()
-                staged = self._ours.stage(staged.dml)
+                staged = self._executed(staged.dml)
             self._staged[table] = staged
         self._ours.publishes.commit(DECIDED + self._id, version, self._participant(table))
 
@@ -370,6 +376,8 @@ def publish(spark: SparkSession, tables: Sequence[str]) -> Iterator[Publish]:
             "a publish within another one, or in a batch with coverage `publish`; nothing was written",
             advice="Make one publish, or leave the coverage `exclusive`",
         )
+    if turn is not None:
+        turn.begin()
     made = Publish(spark, _located(spark, tables), turn)
     refusal = (
         "something else than a statement of lakegate.DeltaTable or lakegate.sql wanted to commit in a publish; nothing was "

@@ -141,6 +141,10 @@ class TurnWrite:
         if self.session.conf.get(NUMBER_CONF, None) != str(self.token.number):
             raise second_write()
 
+    def renew(self) -> None:
+        """Gives the number to the settings again: each stock execution of a publish takes it from them."""
+        self.session.conf.set(NUMBER_CONF, str(self.token.number))
+
     def end(self) -> None:
         """Records that the write was made."""
         self.session.conf.unset(NUMBER_CONF)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,7 +106,7 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Steps[Rebased 
         return superseded
     if won.is_definition_changed:
         return Again("the table's definition was changed")
-    lost = replace(lost, actions=tuple(_without_row_ids(lost)))
+    lost = replace(lost, actions=tuple(without_row_ids(lost)))
     if any(a.kind == "domainMetadata" and a.body["domain"] in won.domains for a in lost.actions):
         return Again("the same domain's metadata were changed")
     if statement.reads is not Reads.NOTHING:
@@ -138,15 +138,16 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Steps[Rebased 
     return Rebased(actions=actions, level=2 if vectors else 1)
 
 
-def _without_row_ids(lost: Captured) -> Iterator[Action]:
+def without_row_ids(lost: Captured) -> list[Action]:
     """Removes row ids from the actions: the transaction that commits assigns them again."""
-    taken = _bodies(lost, "remove")
+    taken, kept = _bodies(lost, "remove"), []
     for action in lost.actions:
         if action.kind == "domainMetadata" and action.body["domain"] == ROW_TRACKING:
             continue
         if action.kind == "add" and action.body["path"] not in taken:
             action = Action("add", _without(action.body, "baseRowId", "defaultRowCommitVersion"))
-        yield action
+        kept.append(action)
+    return kept
 
 
 def _are_rows_restored(won: Changes) -> Steps[bool]:

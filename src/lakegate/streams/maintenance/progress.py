@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from lakegate.delta.table_log import LogGone
+from lakegate.delta.table_log import DeltaTableLog, LogGone
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
 from lakegate.rows.committer import publisher
@@ -96,8 +96,8 @@ class Watched(Generic[S]):
         return [statements.event(commit, self._job) for commit in self._context.log.commits(self._table, after, upto)]
 
 
-def relocate(context: StreamContext, dml: Dml, token: WriteToken) -> None:
+def relocate(log: DeltaTableLog, dml: Dml, token: WriteToken) -> None:
     """Executes an OPTIMIZE or REORG, rebased onto concurrent commits, and makes sure that the token is in the table."""
-    ours = publisher(context.session)
+    ours = publisher(dml.session)
     ours.finish(ours.stage(dml), token)
-    statements.record(context.log, dml.table, token)  # where it had nothing to do
+    statements.record(log, dml.table, token)  # where it had nothing to do

@@ -81,7 +81,7 @@ class PhysicalErasure:
         def statement(token: WriteToken) -> None:
             said = noted(token, **facts)
             if VECTORS in context.log.metadata(table).features:
-                relocate(context, statements.purge(context.session, table), said)
+                relocate(context.log, statements.purge(context.session, table), said)
             else:
                 statements.record(context.log, table, said)  # rows were erased by rewriting their files
 

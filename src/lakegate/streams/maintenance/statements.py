@@ -21,6 +21,7 @@ from lakegate.turns.protocol.fencing import NotApplied, read_token, unpack
 
 CHECK_CONF = "spark.databricks.delta.retentionDurationCheck.enabled"
 LISTING_CONF = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+INVENTORY = "lakegate_inventory"
 TASKS_PER_CORE = 4
 """VACUUM lists a table with as many tasks as this setting says. The default, 10,000, takes a minute and a half for ten files
 on two cores."""
@@ -56,7 +57,14 @@ def purge(session: SparkSession, table: TableLocation) -> Dml:
     return relocation(session, table, lambda: session.sql(f"REORG TABLE delta.{quoted(table)} APPLY (PURGE)"))
 
 
-def vacuum(session: SparkSession, table: TableLocation, *, older_than_ms: int | None, is_checked: bool = True) -> None:
+def vacuum(
+    session: SparkSession,
+    table: TableLocation,
+    *,
+    older_than_ms: int | None,
+    is_checked: bool = True,
+    files: Sequence[tuple[str, int, int]] | None = None,
+) -> None:
     """Deletes the files that the table removed some time ago.
 
     Args:
@@ -64,13 +72,20 @@ def vacuum(session: SparkSession, table: TableLocation, *, older_than_ms: int | 
         table: The table.
         older_than_ms: The time since the removal, rounded up to whole hours; None: the table's own retention.
         is_checked: Whether Delta refuses a time that is shorter than the table's retention.
+        files: Only these, each with its URI, its size and the time when it was written; None: all files of the folder.
     """
     said = {} if is_checked else {CHECK_CONF: "false"}
     if session.conf.get(LISTING_CONF, None) is None:
         said[LISTING_CONF] = str(TASKS_PER_CORE * session.sparkContext.defaultParallelism)
     hours = "" if older_than_ms is None else f" RETAIN {whole_hours_ms(older_than_ms) // HOUR_MS} HOURS"
+    named = ""
+    if files is not None:
+        rows = [(uri, size, False, written_ms) for uri, size, written_ms in files]
+        layout = "path STRING, length BIGINT, isDir BOOLEAN, modificationTime BIGINT"
+        session.createDataFrame(rows, layout).createOrReplaceTempView(INVENTORY)
+        named = f" USING INVENTORY (SELECT * FROM {INVENTORY})"
     with confs(session, said):
-        session.sql(f"VACUUM delta.{quoted(table)}{hours}")
+        session.sql(f"VACUUM delta.{quoted(table)}{named}{hours}")
 
 
 def record(log: DeltaTableLog, table: TableLocation, token: WriteToken) -> None:

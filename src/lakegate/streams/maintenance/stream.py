@@ -104,7 +104,7 @@ class MaintainStream:
     def _optimize(self, state: Maintained, token: WriteToken) -> None:
         context = self._context
         dml = statements.optimize(context.session, context.target, self._kind.zorder_by)
-        relocate(context, dml, noted(token, **state.facts()))
+        relocate(context.log, dml, noted(token, **state.facts()))
 
     def _vacuum(self, state: Maintained, token: WriteToken) -> None:
         context = self._context
