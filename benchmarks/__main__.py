@@ -22,6 +22,7 @@ ALL = (
     "s3",
     "flows",
     "erasure",
+    "publish",
 )
 
 for name in sys.argv[1:] or ALL:

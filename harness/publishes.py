@@ -221,7 +221,8 @@ def _head(log: tuple[Entry, ...]) -> Head:
     for at in range(len(log) - 1, -1, -1):
         kind, id_ = log[at]
         if kind == "marker":
-            return Head(version, Version(at), id_, is_open=("data", id_) not in log[at:])
+            is_open = ("data", id_) not in log[at:]
+            return Head(version, Version(at), id_ if is_open else None, is_open)
     return Head(version)
 
 

@@ -338,7 +338,12 @@ def test_doctor_says_who_is_stopped_and_finds_the_property_that_forgets(lake: La
     """Whom the gate refuses and whom nothing stops, and that tokens must be kept: both are said of each table."""
     ran = lakegate("doctor", "--no-spark", "--spec", lake.root)
     assert "warning: table t: not governed" in ran.out
-    (lake.table / "_lakegate").mkdir()
+    (lake.table / "_lakegate" / "publish").mkdir(parents=True)
+    (lake.table / "_lakegate" / "publish" / "7.note").write_text("{}")
+    assert (
+        "warning: table t: a publish of several tables is open (7)"
+        in lakegate("doctor", "--no-spark", "--spec", lake.root).out
+    )
     (lake.table / "_lakegate" / "table.json").write_text("{}")
     governed = lakegate("doctor", "--no-spark", "--spec", lake.root).out
     assert "not governed" not in governed

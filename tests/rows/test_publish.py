@@ -308,6 +308,8 @@ def test_bad_input_is_refused_before_anything_is_written(session: SparkSession, 
     for tables in ([], [orders, orders], [orders, orders + "/"]):
         with pytest.raises(InvalidRequest, match="each once"), lakegate.publish(session, tables):
             pass
+    with pytest.raises(InvalidRequest, match="there is no Delta table"):
+        lakegate.snapshot(session, [orders, str(tmp_path / "none")])
     with pytest.raises(InvalidRequest, match="second one"), lakegate.publish(session, lake):
         add_both(session, orders, orders)
     with pytest.raises(InvalidRequest, match="does not name"), lakegate.publish(session, [orders]):
@@ -464,10 +466,10 @@ def test_a_publish_in_a_turn_has_the_turns_token(
     for table in lake:
         tokens = [commit_tokens(path.read_text()) for path in commit_paths(TableLocation(table))]
         assert sum("lakegate/job/A" in each for each in tokens) > 1
+    more = third(session, lake)
     with job.turn(batch_id=6) as turn:
         with turn.step("first"):
             publish(session, lake, 51)
-        more = third(session, lake)
         with (
             turn.step("second"),
             pytest.raises(InvalidRequest, match="does not name"),

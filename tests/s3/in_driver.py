@@ -20,6 +20,7 @@ from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS
 from lakegate.errors import LakegateError
 from lakegate.ids import TableLocation
+from lakegate.rows.publish import Publish
 from lakegate.spark.checkpoint import Checkpoint
 from lakegate.spark.session import require_fit
 from lakegate.streams.maintenance.statements import CHECK_CONF
@@ -45,6 +46,30 @@ def statements(spark: SparkSession, table: str) -> dict[str, Callable[[], object
         "optimize": lambda: spark.sql(f"OPTIMIZE delta.`{table}`"),
         "vacuum": vacuum,
     }
+
+
+def publish(spark: SparkSession, one: str, other: str, dies: bool) -> list[dict[str, int]]:
+    """Publishes a row in both tables; the publisher may die after its decision. Returns the versions and the rows of both."""
+    real = Publish._put_data
+
+    def die(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    if dies:
+        Publish._put_data, Publish._is_aborted = die, lambda self: True  # type: ignore[method-assign]
+    made = None
+    try:
+        with lakegate.publish(spark, [one, other]) as made:
+            for table in (one, other):
+                lakegate.sql(spark, f"INSERT INTO delta.`{table}` VALUES (100)")
+    except KeyboardInterrupt:
+        Publish._put_data = real  # type: ignore[method-assign]
+    now = lakegate.snapshot(spark, [one, other])
+    return [
+        dict(made.versions) if made else {},
+        now.versions,
+        {table: now.read(table).count() for table in (one, other)},
+    ]
 
 
 def outside_of_its_turn(spark: SparkSession, table: str) -> dict[str, str]:
@@ -115,7 +140,7 @@ def _refused(work: Callable[[], object]) -> str:
 
 STEPS: dict[str, Callable[..., Any]] = {
     one.__name__: one
-    for one in (make, outside_of_its_turn, in_its_turn, session_with, own_settings, statement, command)
+    for one in (make, outside_of_its_turn, in_its_turn, session_with, own_settings, statement, command, publish)
 }
 
 

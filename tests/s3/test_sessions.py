@@ -44,6 +44,20 @@ def test_a_governed_table_takes_commits_in_turns_alone_and_vacuum_is_one(aws: Aw
     assert needed(aws.requests()) == allowed(S3_PAGE)
 
 
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.every_case
+def test_a_publish_of_several_tables_is_made_and_finished(s3: Any, asked: Asked, dies: bool) -> None:
+    """Also if its publisher dies after the decision; no file of it is left."""
+    one, other = f"s3a://lake/published-{dies}-1", f"s3a://lake/published-{dies}-2"
+    for table in (one, other):
+        asked.ask("make", table)
+    made, now, rows = asked.ask("publish", one, other, dies)
+    assert now == {one: 4, other: 4}
+    assert made == ({} if dies else now)
+    assert rows == {one: 21, other: 21}
+    assert [key for key in keys(s3, f"published-{dies}-2", "_lakegate") if key.endswith(".note")] == []
+
+
 def test_a_session_that_would_commit_or_plan_in_another_way_is_refused(asked: Asked) -> None:
     """Another store of commits, another way to write checkpoints, a VACUUM that is no commit: each with one clear word."""
     assert asked.ask("session_with", "auto", {}) == "fit"

@@ -136,10 +136,9 @@ class OpenPublishes:
         version, number = self.log.number_of(table, APP_ID)
         if number is None:
             return Head(version)
-        marker = Version(number // 2)
-        info = commit_info(self.log.text(table, marker) or "")
-        publish_id = (info.get("operationParameters") or {}).get("publish")
-        return Head(version, marker, publish_id, is_open=number % 2 == 0)
+        marker, is_open = Version(number // 2), number % 2 == 0
+        info = commit_info(self.log.text(table, marker) or "") if is_open else {}
+        return Head(version, marker, (info.get("operationParameters") or {}).get("publish"), is_open)
 
     def version_of(self, table: TableLocation, marker: Version) -> Version:
         """Returns the version of the commit that follows a marker; the commit has been made."""
@@ -186,7 +185,9 @@ class OpenPublishes:
             self.commit(DECIDED + publish_id, version, one)
         except Unavailable as error:
             raise Unavailable(
-                "a commit of a decided publish failed; whoever looks next makes it", table=table, reason=summary(error)
+                "a commit of a decided publish failed; the next process that uses its table makes the commit",
+                table=table,
+                reason=summary(error),
             ) from error
 
     def _refuse_to_follow(self, publish_id: str, one: Participant, version: Version) -> None:

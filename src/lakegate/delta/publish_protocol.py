@@ -3,8 +3,8 @@
 The publisher writes a note in the folder of each table, so that writers with a gate wait, and then commits a marker to each
 table, in the order of their paths. A marker changes no row. A commit that was computed before the marker loses its version to
 the marker, and a commit that is computed after the marker finds the note. Then the publisher writes the intent, put if absent:
-the intent has the computed commits and is the atomic point. Whoever finds a note finishes the publish if there is an intent;
-if there is none and the publisher is dead, an abort takes the intent's place.
+the intent has the computed commits and is the atomic point. A process that finds a note finishes the publish if there is an
+intent; if there is none and the publisher is dead, the process puts an abort in the intent's place.
 
 Source: docs/explanation/publish.md.
 """
@@ -27,9 +27,9 @@ class Head:
     marker: Version | None = None
     """Version of the last marker; None if the table has none."""
     publish_id: str | None = None
-    """The publish to which that marker belongs."""
+    """The publish to which an open marker belongs."""
     is_open: bool = False
-    """True if no commit of that publish follows its marker. It may have been aborted."""
+    """True if no commit of its publish follows the marker. The publish may have been aborted."""
 
     def has_data_of(self, marker: Version) -> bool:
         """Returns True if the commit of a decided publish with this marker was made: later markers wait for it."""

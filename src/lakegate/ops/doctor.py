@@ -147,6 +147,14 @@ def _table(where: str, path: Path, lock: str) -> Iterator[Finding]:
             )
         else:
             yield Finding(level="ok", where=where, what="Delta keeps its tokens for ever")
+    for note in sorted((path / FOLDER / "publish").glob("*.note")):
+        yield Finding(
+            level="warning",
+            where=where,
+            what=f"a publish of several tables is open ({note.stem}), and writers wait for it",
+            advice="If its driver has died, the next statement of Lakegate ends it, or: "
+            f"lakegate.snapshot(spark, ['{path}'])",
+        )
     if (path / FOLDER / FILE).is_file():
         what = f"governed, lock {lock}; drivers with Lakegate's gate refuse their commits to it outside of a turn"
         yield Finding(level="ok", where=where, what=what)

@@ -180,7 +180,7 @@ class Publish:
 
         Raises:
             Unavailable: Others kept overtaking it, or storage does not answer; nothing was published.
-            CommitInDoubt: It is decided, or may be; whoever looks at one of the tables next finishes it.
+            CommitInDoubt: It is decided, or may be; the next process that uses one of its tables finishes it.
         """
         tables = sorted(self._staged)
         try:
@@ -206,7 +206,7 @@ class Publish:
             if self._is_aborted():
                 raise
             raise CommitInDoubt(
-                "the publish is decided, or may be; whoever looks at one of its tables next finishes it",
+                "the publish is decided, or may be; the next process that uses one of its tables finishes it",
                 advice="Look at the tables with lakegate.snapshot before the work is done again",
                 publish=publish_id,
                 reason=summary(error),
@@ -294,7 +294,8 @@ class Publish:
             _, number = self._ours.publishes.log.number_of(table, self._turn.token.token_id)
             if number is not None and number >= self._turn.token.number:
                 return "fenced"
-        self._staged[table] = self._ours.follow(self._staged[table])
+        if self._staged[table].commit.version < version:
+            self._staged[table] = self._ours.follow(self._staged[table])
         return "followed" if self._staged[table].commit.version >= version else "behind"
 
     def _put_marker(self, table: TableLocation, version: Version) -> bool:
@@ -333,7 +334,7 @@ class Publish:
 
     def _put_data(self, table: TableLocation, version: Version) -> None:
         """Commits, after a rebase on the commits of writers without a gate that came since the marker."""
-        if self._staged[table].commit.version < version - 1:
+        if version - 1 > self._markers[table]:
             staged = self._ours.follow(self._staged[table])
             if staged.commit.version < version - 1:
                 staged = self._executed(staged.dml)
@@ -347,7 +348,7 @@ def publish(spark: SparkSession, tables: Sequence[str]) -> Iterator[Publish]:
 
     Statements of `lakegate.DeltaTable` and `lakegate.sql` in the block are executed and not committed. The end of the block
     commits them. If another commit came first, a statement is rebased on it or executed again, as a single statement would be. An
-    error in the block ends the publish, and nothing is published. If the driver dies, whoever looks at one of the tables next
+    error in the block ends the publish, and nothing is published. If the driver dies, the next process that uses one of the tables
     finishes the publish if it is decided, and ends it if not.
 
     Args:
@@ -360,7 +361,7 @@ def publish(spark: SparkSession, tables: Sequence[str]) -> Iterator[Publish]:
     Raises:
         InvalidRequest: A table is missing or stands there twice; or the block writes in another way than by such a statement.
         Unavailable: Others kept overtaking it, or storage does not answer; nothing was published.
-        CommitInDoubt: It is decided, or may be; whoever looks at one of the tables next finishes it.
+        CommitInDoubt: It is decided, or may be; the next process that uses one of its tables finishes it.
 
     Example:
         ```python
@@ -400,8 +401,11 @@ def _located(spark: SparkSession, tables: Sequence[str]) -> dict[str, TableLocat
     jvm = Jvm(spark)
     found: dict[str, TableLocation] = {}
     for table in tables:
-        opened = DeltaTable.forPath(spark, table) if _is_path(table) else DeltaTable.forName(spark, table)
-        found[table] = _canonical(jvm, location_of(opened._jdt))
+        location = TableLocation(table) if _is_path(table) else location_of(DeltaTable.forName(spark, table)._jdt)
+        log = jvm.delta_log(location)
+        if log.unsafeVolatileSnapshot().version() < 0 and jvm.snapshot(log).version() < 0:
+            raise InvalidRequest("there is no Delta table here; nothing was done", table=table)
+        found[table] = _canonical(jvm, location)
     if not found or len(set(found.values())) < len(tables):
         raise InvalidRequest("name one or more tables, each once; nothing was done", tables=", ".join(tables))
     return found

@@ -200,7 +200,7 @@ class Hooks:
             self._changed.notify_all()
 
     def _end(self) -> None:
-        assert self._closes_s is not None, "it was told to close"
+        assert self._closes_s is not None, "it closes"
         if self._thread is not None:
             self._thread.join(max(0.0, self._closes_s - time.monotonic()))
         with self._changed:
