@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,10 @@ class Lake:
         self.pipeline.run(until_idle=True, spark=self.session)
 
     def write(self, id_: str) -> None:
-        """A stock writer appends a row."""
+        """A stock writer appends a row, in a thread of its own: this one may act as a job in its turn."""
         row = self.session.createDataFrame([(id_, "eve")], "id string, person string")
-        row.write.format("delta").mode("append").save(str(self.root / "people"))
+        with ThreadPoolExecutor() as pool:
+            pool.submit(row.write.format("delta").mode("append").save, str(self.root / "people")).result()
 
 
 def test_all_that_is_found_of_a_lifted_erasure_is_gone_in_two_runs(session: SparkSession, tmp_path: Path) -> None:
