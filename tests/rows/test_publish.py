@@ -338,6 +338,35 @@ def test_a_damaged_intent_is_reported(session: SparkSession, lake: Lake) -> None
     assert ids(session, lake[1]) == [*range(10), 50, 60]
 
 
+def test_a_commit_whose_files_are_gone_is_not_made(session: SparkSession, lake: Lake) -> None:
+    """VACUUM has removed them: before the decision nothing is published; after it an error names the file."""
+
+    def vacuumed() -> None:
+        known = set(lakegate.DeltaTable.forPath(session, lake[1]).toDF().inputFiles())
+        for path in Path(lake[1]).glob("*.parquet"):
+            if path.as_uri().replace("file:///", "file:/") not in {
+                name.replace("file:///", "file:/") for name in known
+            }:
+                path.unlink()
+
+    def add_and_vacuum() -> None:
+        add_both(session, *lake)
+        vacuumed()
+
+    with pytest.raises(InvalidRequest, match="is gone"), lakegate.publish(session, lake):
+        add_and_vacuum()
+    assert [ids(session, table) for table in lake] == [list(range(10))] * 2
+    assert [name for table in lake for name in left(table) if name.endswith(".note")] == []
+    with pytest.MonkeyPatch.context() as patch:
+        dies_after(patch, kind=PutData)
+        with pytest.raises(Died):
+            publish(session, lake, 50)
+    vacuumed()
+    with pytest.raises(InvalidRequest, match="is gone"):
+        lakegate.snapshot(session, lake)
+    assert ids(session, lake[1]) == list(range(10))
+
+
 KILLED = """
 import os, signal, sys
 import lakegate

@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
+from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
-from lakegate.delta.actions import Action
+from lakegate.delta.actions import Action, vector_of
 from lakegate.delta.commit_file import commit_info
+from lakegate.delta.deletion_vectors import identity, location
 from lakegate.delta.jvm import CALL_ERRORS, OURS, Jvm, first_line, is_caused_by, is_lost
 from lakegate.delta.post_commit import Work
-from lakegate.errors import Corrupt, Unavailable
-from lakegate.ids import Version
+from lakegate.errors import Corrupt, InvalidRequest, Unavailable
+from lakegate.ids import TableLocation, Version
 
 PUBLISHING = f"{OURS}.Gate$PublishException"
 """The gate's refusal while a publish of several tables is open; nothing was written."""
@@ -140,6 +142,42 @@ def commit(
     if later is not None:
         later(left_by(jvm, transaction_id))
     return Tried("done", transaction_id)
+
+
+def require_files(jvm: Jvm, log: Any, table: TableLocation, actions: Sequence[Action]) -> None:
+    """Checks that the files that a commit brings to the table still exist: VACUUM may remove files that no commit names.
+
+    Args:
+        jvm: Of any session.
+        log: Delta's log of the table.
+        table: The table.
+        actions: Of a commit that is not made yet.
+
+    Raises:
+        InvalidRequest: A file is gone.
+    """
+    taken = {action.body["path"]: vector_of(action.body) for action in actions if action.kind == "remove"}
+    brought = [a.body["path"] for a in actions if a.kind in ("add", "cdc") and a.body["path"] not in taken]
+    vectors = [
+        vector
+        for action in actions
+        if action.kind == "add" and (vector := action.body.get("deletionVector")) is not None
+        # A vector that the file had before belongs to the table, and is no more at risk than its other files.
+        if identity(vector) != taken.get(action.body["path"])
+    ]
+    named = [(vector["storageType"], where) for vector in vectors if (where := location(vector)) is not None]
+    # Paths in the log are encoded; paths of vectors below the table are not.
+    brought += [quote(where) for kind, where in named if kind == "u"]
+    absolute = [where for kind, where in named if kind == "p"]
+    missing = jvm.missing(log.dataPath(), brought)
+    missing = missing or next((at for at in absolute if jvm.read_bytes(jvm.absolute(at)) is None), None)
+    if missing is not None:
+        raise InvalidRequest(
+            "a file that the statement had written is gone, as after VACUUM; nothing was committed",
+            advice="Run the statement again; let VACUUM keep files for longer than statements take",
+            table=table,
+            file=missing,
+        )
 
 
 def left_by(jvm: Jvm, transaction_id: str) -> Work:

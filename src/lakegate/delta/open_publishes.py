@@ -181,6 +181,7 @@ class OpenPublishes:
             return  # all is done
         (one,) = (each for each in _participants(data) if each.table == table)
         self._refuse_to_follow(publish_id, one, version)
+        self.require_files(one)
         try:
             self.commit(DECIDED + publish_id, version, one)
         except Unavailable as error:
@@ -189,6 +190,10 @@ class OpenPublishes:
                 table=table,
                 reason=summary(error),
             ) from error
+
+    def require_files(self, one: Participant) -> None:
+        """Raises `InvalidRequest` unless all files of a participant's commit still exist."""
+        exact.require_files(self._jvm, self._jvm.delta_log(one.table), one.table, one.actions)
 
     def _refuse_to_follow(self, publish_id: str, one: Participant, version: Version) -> None:
         """Raises if commits came since that only the statement itself could follow: all but appends that read nothing."""

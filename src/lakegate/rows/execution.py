@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
-from lakegate.delta.actions import Action, Body, Captured, Committed, as_add, partition_columns, vector_of
-from lakegate.delta.deletion_vectors import identity, location
+from lakegate.delta import commit as exact
+from lakegate.delta.actions import Action, Body, Captured, Committed, as_add, partition_columns
 from lakegate.delta.idempotent_writes import NUMBER_CONF
 from lakegate.delta.table_log import CATALOG_FEATURES
-from lakegate.errors import InvalidRequest, UnsupportedTable
+from lakegate.errors import UnsupportedTable
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.rows import quick, shallow_clone
@@ -185,34 +184,12 @@ class Execution:
         return statement
 
     def require_files(self, commit: Captured) -> None:
-        """Raises unless the files that a commit adds still exist: VACUUM may remove files that no commit refers to.
+        """Raises `InvalidRequest` unless the files that a commit adds still exist.
 
         This is checked for a staged commit, which may be made at any time later. A commit that lost and is rebased at once is
         not checked: its files are as old as the statement's duration, and stock Delta does not check them either.
         """
-        taken = {action.body["path"]: vector_of(action.body) for action in commit.actions if action.kind == "remove"}
-        brought = [a.body["path"] for a in commit.actions if a.kind in ("add", "cdc") and a.body["path"] not in taken]
-        vectors = [
-            vector
-            for action in commit.actions
-            if action.kind == "add" and (vector := action.body.get("deletionVector")) is not None
-            # A vector that the file had before belongs to the table, and is no more at risk than its other files.
-            if identity(vector) != taken.get(action.body["path"])
-        ]
-        named = [(vector["storageType"], where) for vector in vectors if (where := location(vector)) is not None]
-        # Paths in the log are encoded; paths of vectors below the table are not.
-        brought += [quote(where) for kind, where in named if kind == "u"]
-        missing = self._jvm.missing(self._log.dataPath(), brought)
-        absolute = [where for kind, where in named if kind == "p"]
-        if missing is None:
-            missing = next((at for at in absolute if self._jvm.read_bytes(self._jvm.absolute(at)) is None), None)
-        if missing is not None:
-            raise InvalidRequest(
-                "a file that the statement had written is gone, as after VACUUM; nothing was committed",
-                advice="Run the statement again; let VACUUM keep files for longer than statements take",
-                table=self._dml.table,
-                file=missing,
-            )
+        exact.require_files(self._jvm, self._log, self._dml.table, commit.actions)
 
     def _is_stock_there(self) -> bool:
         """Returns True if the log has the commit that Delta tried to make."""

@@ -122,6 +122,7 @@ class Publish:
         self._staged: dict[TableLocation, Staged] = {}
         self._tables: list[TableLocation] = []
         self._markers: dict[TableLocation, Version] = {}
+        self._made: dict[TableLocation, Version] = {}
         self._is_reserved = False
         self._token = f"publish:{uuid.uuid4().hex}"
         """Under which its markers pass the gate, and the tables are reserved."""
@@ -199,7 +200,7 @@ class Publish:
         raise Unavailable("other writers kept overtaking the publish; nothing was published", attempts=ATTEMPTS_MAX)
 
     def _attempted(self, publish_id: str, tables: list[TableLocation]) -> Outcome:
-        self._id, self._tables, self._markers = publish_id, tables, {}
+        self._id, self._tables, self._markers, self._made = publish_id, tables, {}, {}
         try:
             outcome: Outcome = self._ours.publishes.drive(steps(publish_id, tables), self._answer)
         except BaseException as error:
@@ -216,10 +217,11 @@ class Publish:
     def _is_aborted(self) -> bool:
         """Aborts the attempt unless it is decided; returns True if it is aborted then."""
         try:
-            self._put_intent(())
-            intent = self._own_intent()
-            if intent is None or not intent.is_aborted:
-                return False
+            if self._markers:  # an intent was written, or a request to write it is still under way
+                self._put_intent(())
+                intent = self._own_intent()
+                if intent is None or not intent.is_aborted:
+                    return False
             for table in self._tables:
                 self._ours.publishes.drop(table, "publish", f"{self._id}.note")
         except Exception:
@@ -227,7 +229,8 @@ class Publish:
         return True
 
     def _report(self, tables: Sequence[TableLocation]) -> None:
-        versions = {table: self._ours.publishes.version_of(table, self._markers[table]) for table in tables}
+        log = self._ours.publishes
+        versions = {table: self._made.get(table) or log.version_of(table, self._markers[table]) for table in tables}
         self.versions = {name: versions[table] for name, table in self._located.items() if table in versions}
         for table, staged in self._staged.items():
             result = Result(
@@ -265,7 +268,10 @@ class Publish:
                 return self._put_marker(table, version)
             case PutIntent(publish_id=self._id, markers=markers):
                 self._markers = dict(markers)
-                return self._put_intent(tuple(self._participant(table) for table in self._markers))
+                participants = [self._participant(table) for table in self._markers]
+                for one in participants:
+                    self._ours.publishes.require_files(one)
+                return self._put_intent(participants)
             case ReadIntent(publish_id=self._id):
                 return self._own_intent()
             case PutData(publish_id=self._id, table=table, version=version):
@@ -339,7 +345,9 @@ class Publish:
             if staged.commit.version < version - 1:
                 staged = self._executed(staged.dml)
             self._staged[table] = staged
-        self._ours.publishes.commit(DECIDED + self._id, version, self._participant(table))
+        tried = self._ours.publishes.commit(DECIDED + self._id, version, self._participant(table))
+        if isinstance(tried, exact.Tried) and tried.reply == "done":
+            self._made[table] = version
 
 
 @contextmanager
