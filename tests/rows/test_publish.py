@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import lakegate
 from lakegate.delta import open_publishes
@@ -561,6 +562,26 @@ def test_a_reader_outside_of_turns_finishes_a_publish_of_a_dead_job(
             publish(session, lake, 50)
     lakegate.snapshot(session, lake)
     assert [ids(session, table) for table in lake] == [[*range(10), 50]] * 2
+
+
+def test_a_function_of_a_stream_publishes(
+    session: SparkSession, lake: Lake, job: lakegate.JobCoordinator, tmp_path: Path
+) -> None:
+    """Each micro-batch has one publish, with the token of the batch."""
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        publish(batch.sparkSession, lake, 100 + batch_id)
+
+    def query() -> DataStreamWriter:
+        rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        writer = rows.writeStream.foreachBatch(lakegate.coordinated(write, job))
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    for _ in range(2):
+        lakegate.supervise(query, job, once=True)
+    orders, lines = (ids(session, table) for table in lake)
+    assert orders == lines == [*range(10), *range(100, 90 + len(orders))]
+    assert len(orders) > 11
 
 
 def test_one_publish_in_another_is_refused(session: SparkSession, lake: Lake) -> None:

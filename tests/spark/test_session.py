@@ -16,7 +16,16 @@ import pytest
 from lakegate.errors import InvalidRequest, MissingExtra
 from lakegate.spark.jars import JarSources, fetch, spark_line
 from lakegate.spark.java import JavaSources, find_java, java_sources, java_version
-from lakegate.spark.log_stores import BEHIND, CHECKPOINTS, CHECKPOINTS_KEY, CLASSES, VACUUM_KEY, s3_settings
+from lakegate.spark.log_stores import (
+    BEHIND,
+    CHECKPOINTS,
+    CHECKPOINTS_KEY,
+    CLASSES,
+    DELTAS_KEY,
+    VACUUM_KEY,
+    s3_settings,
+    without_deltas_store,
+)
 from lakegate.spark.session import S3_LINES
 from tests.conftest import FAST_CONF, LASTING_CONF
 
@@ -167,6 +176,18 @@ def test_settings_that_are_unsafe_on_s3_are_refused_before_anything_starts(words
     assert s3_settings("auto", safe) == {BEHIND: CLASSES["conditional"], CHECKPOINTS_KEY: CHECKPOINTS}
     with pytest.raises(InvalidRequest, match="there is no log_store 'dynamo'; nothing was done"):
         s3_settings("dynamo", {})
+
+
+def test_the_settings_of_deltas_own_store_ask_for_entries_in_dynamodb() -> None:
+    """They are used as they stand in Delta's documentation; another store named at the same time is refused."""
+    region = {"spark.io.delta.storage.S3DynamoDBLogStore.ddb.region": "us-west-2"}
+    pasted = {DELTAS_KEY: "io.delta.storage.S3DynamoDBLogStore", **region}
+    assert without_deltas_store(pasted, "auto") == (region, "dynamodb")
+    assert without_deltas_store(pasted, "dynamodb") == (region, "dynamodb")
+    with pytest.raises(InvalidRequest, match="asks for entries in DynamoDB"):
+        without_deltas_store(pasted, "conditional")
+    other = {DELTAS_KEY: "com.example.Store"}
+    assert without_deltas_store(other, "auto") == (other, "auto")
 
 
 @pytest.mark.usefixtures("spark")

@@ -28,6 +28,8 @@ CHECKPOINTS_KEY: Final = "spark.sql.streaming.checkpointFileManagerClass"
 CHECKPOINTS: Final = "io.github.lakegate.S3CheckpointFileManager"
 VACUUM_KEY: Final = "spark.databricks.delta.vacuum.logging.enabled"
 
+DELTAS_KEY, DELTAS_STORE = "spark.delta.logStore.s3a.impl", "io.delta.storage.S3DynamoDBLogStore"
+"""The setting of Delta's own store for several clusters. It is not in the jars: ours keeps the same entries."""
 DYNAMODB_KEYS: Final = ("spark.io.delta.storage.S3DynamoDBLogStore.", "io.delta.storage.S3DynamoDBLogStore.")
 """Delta's own prefixes: a site that uses Delta's log store keeps its settings."""
 DYNAMODB_TABLE, DYNAMODB_REGION = ("ddb.tableName", "delta_log"), ("ddb.region", "us-east-1")
@@ -48,6 +50,25 @@ class LogStore:
 def gate_settings() -> dict[str, str]:
     """Returns the settings that put the gate in front of every file system on which tables may be."""
     return {f"spark.delta.logStore.{scheme}.impl": GATE for scheme in GATED_SCHEMES}
+
+
+def without_deltas_store(given: Mapping[str, str], log_store: str) -> tuple[dict[str, str], str]:
+    """Returns settings without the one that names Delta's `S3DynamoDBLogStore`, and the log store that they ask for.
+
+    So the settings of Delta's documentation can be used as they are: `dynamodb` stands behind the gate.
+
+    Raises:
+        InvalidRequest: `log_store` asks for another one.
+    """
+    if given.get(DELTAS_KEY) != DELTAS_STORE:
+        return dict(given), log_store
+    if log_store not in ("auto", "dynamodb"):
+        raise InvalidRequest(
+            f"{DELTAS_KEY} asks for entries in DynamoDB, and log_store for another store of commits; no session was made",
+            advice="Leave one of them out",
+            log_store=log_store,
+        )
+    return {key: value for key, value in given.items() if key != DELTAS_KEY}, "dynamodb"
 
 
 def s3_settings(log_store: str, given: Mapping[str, str]) -> dict[str, str]:

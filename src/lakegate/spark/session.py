@@ -30,6 +30,7 @@ from lakegate.spark.log_stores import (
     require_checkpoints,
     require_vacuum,
     s3_settings,
+    without_deltas_store,
 )
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -106,7 +107,8 @@ def session(
         MissingExtra: No Java 17 or 21.
         Unavailable: A jar cannot be fetched, or the JVM does not start.
     """
-    given = dict(conf or {})
+    given, log_store = without_deltas_store(conf or {}, log_store)
+    s3 = s3 or len(given) < len(conf or {})
     if s3 and spark_line() not in S3_LINES:
         raise InvalidRequest(
             "tables on S3 are not in this version with this Spark; no session was made",
