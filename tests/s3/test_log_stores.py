@@ -243,6 +243,32 @@ def test_another_table_of_entries_for_the_same_log_is_found_out(
     assert [right.content(version) for version in range(4)] == ["zero", "one", "two", None]
 
 
+@pytest.mark.parametrize("entries", [1_000, pytest.param(100_000, marks=pytest.mark.matrix)])
+def test_entries_may_be_kept_for_ever(
+    jvm: Any, hadoop: Any, s3: Any, dynamodb: Any, aws: AwsServer, entries: int
+) -> None:
+    """After so many of them a commit asks for one entry, and a commit without an entry is found however old the last entry is."""
+    settings = jvm.org.apache.hadoop.conf.Configuration(hadoop)
+    settings.set("io.delta.storage.S3DynamoDBLogStore.ddb.tableName", "kept_log")
+    settings.set("io.delta.storage.S3DynamoDBLogStore.ddb.ttl", "never")
+    store = Store("dynamodb", jvm, settings, s3, dynamodb)
+    assert store.write(0, "zero") == "ok"
+    key = {"tablePath": {"S": store.table}, "fileName": {"S": f"{0:020}.json"}}
+    (first,) = (dynamodb.get_item(TableName="kept_log", Key=key)["Item"],)
+    assert "expireTime" not in first
+    names = [f"{version:020}.json" for version in range(1, entries + 1)]
+    for start in range(0, len(names), 25):
+        puts = [{"PutRequest": {"Item": {**first, "fileName": {"S": name}}}} for name in names[start : start + 25]]
+        dynamodb.batch_write_item(RequestItems={"kept_log": puts})
+    store.put(entries, "the last one")
+    aws.forget_requests()
+    assert store.write(entries + 1, "next") == "ok"
+    assert sum(request.kind == "Query" for request in aws.requests()) <= 1
+    assert len(aws.requests()) < 10
+    store.put(entries + 2, "without an entry")
+    assert "with another log store, table or region" in store.write(entries + 3, "three")
+
+
 def test_a_table_of_entries_is_made_on_demand_where_that_is_said(
     make: MakeStore, jvm: Any, hadoop: Any, s3: Any, dynamodb: Any
 ) -> None:

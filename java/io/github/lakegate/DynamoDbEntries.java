@@ -21,7 +21,7 @@ import software.amazon.awssdk.services.dynamodb.model.ResourceNotFoundException;
 
 /** The entries of commits in one table of DynamoDB, with the attributes, settings and defaults of Delta's S3DynamoDBLogStore. */
 final class DynamoDbEntries {
-  /** The entry of one commit. `expires`: seconds since 1970 after which DynamoDB may delete it; 0 until it is complete. */
+  /** The entry of one commit. `expires`: seconds since 1970 after which DynamoDB may delete it; 0: it does not expire. */
   record Entry(String name, String aside, boolean isComplete, long expires) {}
 
   private static final String[] PREFIXES = {"spark.io.delta.storage.S3DynamoDBLogStore.", "io.delta.storage.S3DynamoDBLogStore."};
@@ -33,13 +33,14 @@ final class DynamoDbEntries {
   private final DynamoDbClient client;
   private final String table;
   private final String region;
-  private final long ttl;
+  private final long ttl; // seconds; 0: complete entries are kept
 
   private DynamoDbEntries(FileSystem files, Configuration settings, String table, String region) throws IOException {
     this.table = table;
     this.region = region;
-    ttl = Long.parseLong(setting(settings, "ddb.ttl", "86400"));
-    if (ttl < 3600) throw new IOException("lakegate: ddb.ttl of " + ttl + " s is too short: a commit under way could be lost; at least 3600");
+    String given = setting(settings, "ddb.ttl", "86400");
+    ttl = given.equals("never") ? 0 : Long.parseLong(given);
+    if (ttl < 3600 && ttl != 0) throw new IOException("lakegate: ddb.ttl of " + ttl + " s is too short: a commit under way could be lost; at least 3600");
     Configuration conf = new Configuration(files.getConf()); // with the settings of its bucket
     String provider = setting(settings, "credentials.provider", "");
     // Delta's default belongs to an SDK that is not here; we use its counterpart, the provider with which S3 itself is accessed.
@@ -80,7 +81,7 @@ final class DynamoDbEntries {
   /** The commit has its name; its entry may expire later. */
   void complete(String path, String name, String aside) throws IOException {
     Map<String, AttributeValue> item = item(path, name, aside, true);
-    item.put("expireTime", AttributeValue.fromN(Long.toString(now() + ttl)));
+    if (ttl > 0) item.put("expireTime", AttributeValue.fromN(Long.toString(now() + ttl)));
     asked("PutItem", () -> client.putItem(put -> put.tableName(table).item(item)));
   }
 
@@ -113,7 +114,7 @@ final class DynamoDbEntries {
 
   /** True if the entry, and those after it, expire far in the future, whatever the clocks of their drivers. */
   boolean isFresh(Entry entry) {
-    return !entry.isComplete() || entry.expires() > now() + ttl / 2;
+    return !entry.isComplete() || entry.expires() == 0 || entry.expires() > now() + ttl / 2;
   }
 
   IOException fault(String what, String advice) {
