@@ -21,8 +21,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import lakegate
 from lakegate.delta import open_publishes
 from lakegate.delta.commit_file import commit_tokens
+from lakegate.delta.gate import Gate
 from lakegate.delta.publish_protocol import DropIntent, DropNote, PutData, PutIntent, PutMarker, WriteNote
-from lakegate.errors import CommitInDoubt, Corrupt, Fenced, InvalidRequest, Unavailable
+from lakegate.errors import CommitInDoubt, Corrupt, Fenced, InvalidRequest, TurnNotGranted, Unavailable
 from lakegate.ids import TableLocation
 from lakegate.rows import publish as publishing
 from lakegate.rows.publish import Publish
@@ -582,6 +583,19 @@ def test_a_function_of_a_stream_publishes(
     orders, lines = (ids(session, table) for table in lake)
     assert orders == lines == [*range(10), *range(100, 90 + len(orders))]
     assert len(orders) > 11
+
+
+def test_a_table_that_takes_turns_is_published_in_its_turn_alone(session: SparkSession, lake: Lake) -> None:
+    """Nothing is published, although the other table takes none."""
+    gate, governed = Gate(session), TableLocation(lake[0])
+    gate.govern(governed)
+    try:
+        with pytest.raises(TurnNotGranted, match="was refused"):
+            publish(session, lake, 50)
+    finally:
+        gate.release(governed)
+    assert [ids(session, table) for table in lake] == [list(range(10))] * 2
+    assert left(lake[0]) == left(lake[1]) == []
 
 
 def test_one_publish_in_another_is_refused(session: SparkSession, lake: Lake) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from lakegate.delta import commit as exact
 from lakegate.delta.actions import Action, Body, parse
 from lakegate.delta.commit_file import commit_info, commit_transactions
+from lakegate.delta.gate import raise_refusal
 from lakegate.delta.jvm import JVM_ERRORS, Jvm, first_line, is_missing_file
 from lakegate.delta.ownership import FOLDER
 from lakegate.delta.post_commit import Afterwards
@@ -160,19 +161,28 @@ class OpenPublishes:
             token: Under which the commit passes the gate.
             version: Of the commit.
             one: The participant.
+
+        Raises:
+            TurnNotGranted: The table takes turns, and this is none of its turns.
+            Unavailable: The commit failed.
         """
         history = {name: one.info[name] for name in HISTORY if one.info.get(name) is not None}
-        return exact.commit(
-            self._jvm,
-            self._jvm.delta_log(one.table),
-            version,
-            one.actions,
-            table_id=one.table_id,
-            tags=one.info.get("tags"),
-            is_blind=bool(one.info.get("isBlindAppend")),
-            later=self._afterwards,
-            committer=exact.Committer(token, json.dumps(history), None),
-        )
+        try:
+            return exact.commit(
+                self._jvm,
+                self._jvm.delta_log(one.table),
+                version,
+                one.actions,
+                table_id=one.table_id,
+                tags=one.info.get("tags"),
+                is_blind=bool(one.info.get("isBlindAppend")),
+                later=self._afterwards,
+                committer=exact.Committer(token, json.dumps(history), None),
+            )
+        except Unavailable as error:
+            if error.__cause__ is not None:
+                raise_refusal(error.__cause__)
+            raise
 
     def _put_data(self, publish_id: str, table: TableLocation, version: Version) -> None:
         """Makes the commit of a publish whose publisher died, as the intent has it."""

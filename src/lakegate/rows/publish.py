@@ -368,6 +368,7 @@ def publish(spark: SparkSession, tables: Sequence[str]) -> Iterator[Publish]:
 
     Raises:
         InvalidRequest: A table is missing or stands there twice; or the block writes in another way than by such a statement.
+        TurnNotGranted: A table takes turns, and the job does not have its turn; nothing was published.
         Unavailable: Others kept overtaking it, or storage does not answer; nothing was published.
         CommitInDoubt: It is decided, or may be; the next process that uses one of its tables finishes it.
 
