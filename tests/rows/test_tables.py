@@ -27,6 +27,7 @@ from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import Dml
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows
+from tests.waiting import wait_until
 
 
 def follow(session: SparkSession, ours: str, earlier: str) -> Result:
@@ -391,3 +392,49 @@ def test_a_statement_does_not_rebase_onto_a_commit_that_gave_the_table_to_a_cata
     with pytest.raises(UnsupportedTable, match=f"a catalog decides.*nothing was written.*feature={CATALOG}"):
         publisher(session).finish(staged)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_manifests_for_other_engines_name_the_files_after_our_commits(session: SparkSession, tmp_path: Path) -> None:
+    """After a statement in the driver, a rebased one, and a publish: `_symlink_format_manifest` is what Delta keeps it to be."""
+    table = str(tmp_path / "t")
+    session.sql(
+        f"CREATE TABLE delta.`{table}` (id BIGINT, p INT) USING delta PARTITIONED BY (p) "
+        "TBLPROPERTIES ('delta.compatibility.symlinkFormatManifest.enabled' = 'true')"
+    )
+    session.range(20).selectExpr("id", "CAST(id % 2 AS INT) AS p").write.format("delta").mode("append").save(table)
+
+    def are_equal() -> bool:
+        manifests = Path(table, "_symlink_format_manifest").rglob("manifest")
+        listed = {Path(line).name for manifest in manifests for line in manifest.read_text().split()}
+        return listed == {Path(name).name for name in session.read.format("delta").load(table).inputFiles()}
+
+    assert lakegate.sql(session, f"DELETE FROM delta.`{table}` WHERE id = 3").lakegate.why_stock is None
+    assert are_equal()
+    assert (
+        follow(
+            session, f"DELETE FROM delta.`{table}` WHERE id = 4", f"INSERT INTO delta.`{table}` VALUES (100, 1)"
+        ).level
+        == 1
+    )
+    assert are_equal()
+    with lakegate.publish(session, [table]):
+        lakegate.sql(session, f"DELETE FROM delta.`{table}` WHERE id = 5")
+    wait_until(are_equal)
+
+
+def test_a_table_that_compacts_itself_does_so_after_our_statements(session: SparkSession, tmp_path: Path) -> None:
+    """Its properties `autoCompact` and `optimizeWrite`; and a time of the past reads the version of that time."""
+    table = str(tmp_path / "t")
+    session.sql(
+        f"CREATE TABLE delta.`{table}` (id BIGINT) USING delta "
+        "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true', 'delta.autoOptimize.optimizeWrite' = 'true')"
+    )
+    with confs(session, {"spark.databricks.delta.autoCompact.minNumFiles": "4"}):
+        for number in range(6):
+            lakegate.sql(session, f"INSERT INTO delta.`{table}` SELECT id + {10 * number} FROM range(10)")
+    history = session.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()
+    assert "OPTIMIZE" in [row.operation for row in history]
+    (second,) = (row.timestamp for row in history if row.version == 2)
+    then = session.read.format("delta").option("timestampAsOf", str(second)).load(table)
+    assert sorted(row.id for row in then.collect()) == list(range(20))
+    assert session.read.format("delta").load(table).count() == 60
