@@ -34,6 +34,8 @@ def test_results_are_tables_in_notebooks_and_their_values_are_escaped() -> None:
     said = RunReport(job="In", versions={"/my_t/_x": [1, 2]})._repr_html_()
     assert "<b>RunReport</b><table>" in said
     assert ">/my_t/_x</th>" in said
+    assert 'passed over</th><td style="text-align:left">&ndash;' in said
+    assert 'unmet</th><td style="text-align:left">&ndash;' in said
     assert "<b>SyncReport</b><table>" in SyncReport(sync="crm")._repr_html_()
 
 

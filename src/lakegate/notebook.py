@@ -40,14 +40,14 @@ def _table(rows: Mapping[str, object]) -> str:
 
 def _cell(value: object) -> str:
     match value:
-        case None:
+        case None | () | []:
             return "&ndash;"
         case bool():
             return "yes" if value else "no"
         case str():
             return escape(value)
         case Mapping():
-            return _table(value)
+            return _table(value) if value else "&ndash;"
         case Iterable():
             return "<br>".join(map(_cell, value))
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
