@@ -93,8 +93,8 @@ class HeldTurn:
 
     @property
     def versions(self) -> dict[str, tuple[int, ...]]:
-        """Table → versions that this turn committed, in order."""
-        return {table: tuple(versions) for table, versions in self._versions.items()}
+        """Table → versions that this turn committed, in order; tables by their names, as several are entered at once."""
+        return {table: tuple(versions) for table, versions in sorted(self._versions.items())}
 
     @property
     def unmet(self) -> Mapping[str, int]:
