@@ -206,16 +206,21 @@ class OpenPublishes:
         exact.require_files(self._jvm, self._jvm.delta_log(one.table), one.table, one.actions)
 
     def _refuse_to_follow(self, publish_id: str, one: Participant, version: Version) -> None:
-        """Raises if commits came since that only the statement itself could follow: all but appends that read nothing."""
+        """Raises `Unavailable` if commits came since that only the statement itself could follow, or that the log no longer has.
+
+        Only an append that read nothing needs no statement to be followed.
+        """
         for number in range(one.base + 1, version):
-            actions = parse(self.log.text(one.table, Version(number)) or "")
+            text = self.log.text(one.table, Version(number))
+            actions = [Action("gone", {})] if text is None else parse(text)
             info: Body = next((action.body for action in actions if action.kind == "commitInfo"), {})
             changes = {action.kind for action in actions} - {"commitInfo", "txn"}
             if changes and not (changes == {"add"} and info.get("isBlindAppend")):
                 raise Unavailable(
-                    "a publish is decided, its publisher died, and a writer without a gate changed this table first",
-                    advice=f"Restore the table to version {number - 1}, and read it again: the publish is then finished. Or remove "
-                    f"the note {one.table}/{FOLDER}/publish/{publish_id}.note: the publish then stays in its other tables alone",
+                    "a publish is decided, its publisher died, and this table has a commit that only the publisher could follow; "
+                    "nothing was written",
+                    advice=f"Remove {FOLDER}/publish/{publish_id}.note from the folders of its tables: the publish then stays in "
+                    "those that have it. Run its statements on the others again",
                     table=one.table,
                     version=number,
                     operation=info.get("operation"),

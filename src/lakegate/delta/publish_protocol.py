@@ -27,7 +27,7 @@ class Head:
     marker: Version | None = None
     """Version of the last marker; None if the table has none."""
     publish_id: str | None = None
-    """The publish to which an open marker belongs."""
+    """The publish to which an open marker belongs; None if the log no longer has the marker."""
     is_open: bool = False
     """True if no commit of its publish follows the marker. The publish may have been aborted."""
 
@@ -171,10 +171,13 @@ def _mark(publish_id: str, table: TableLocation) -> Steps[Version | Literal["beh
         if head.is_open and head.publish_id == publish_id:
             assert head.marker is not None, "an open publish has a marker"
             return head.marker  # its answer was lost
-        if head.is_open and head.publish_id in (yield from perform(ListNotes(table))):
-            assert head.publish_id is not None, "an open publish has an id"
-            yield from resolve(head.publish_id, table)
-            continue
+        if head.is_open:
+            notes = yield from perform(ListNotes(table))
+            # If the log no longer has the marker, any other note may be that of its publish.
+            others = notes - {publish_id} if head.publish_id is None else notes & {head.publish_id}
+            if others:
+                yield from resolve(min(others), table)
+                continue
         followed = yield from perform(Follow(table, head.version))
         if followed != "followed":
             return followed
