@@ -26,6 +26,7 @@ from lakegate.delta.publish_protocol import DropIntent, DropNote, PutData, PutIn
 from lakegate.errors import CommitInDoubt, Corrupt, Fenced, InvalidRequest, TurnNotGranted, Unavailable
 from lakegate.ids import TableLocation
 from lakegate.rows import publish as publishing
+from lakegate.rows.committer import publisher
 from lakegate.rows.publish import Publish
 from lakegate.turns.protocol.fencing import unpack
 from tests.delta.delta_tables import commit_paths, foreign_commit, txn
@@ -269,6 +270,24 @@ def test_a_writer_without_a_gate_comes_between(
         add(session, table, 60)
     assert [50 in ids(session, table) for table in lake] == [False, False]
     lakegate.snapshot(session, lake)
+
+
+def test_an_intent_that_is_older_than_the_log_is_not_finished(
+    session: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits that cannot be read any more may have been anything."""
+    with pytest.MonkeyPatch.context() as patch:
+        dies_after(patch, kind=PutData)
+        with pytest.raises(Died):
+            publish(session, lake, 50)
+    log = publisher(session).publishes.log
+    real, marker = log.text, 1
+    monkeypatch.setattr(log, "text", lambda table, version: None if version > marker - 1 else real(table, version))
+    with pytest.raises(Unavailable, match="only the publisher could follow"):
+        lakegate.snapshot(session, lake)
+    monkeypatch.undo()
+    lakegate.snapshot(session, lake)
+    assert all(50 in ids(session, table) for table in lake)
 
 
 def removal(table: str) -> dict[str, Any]:
