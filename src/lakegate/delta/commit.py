@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
-from lakegate.delta.actions import Action, vector_of
+from lakegate.delta.actions import Action, Body, vector_of
 from lakegate.delta.commit_file import commit_info
 from lakegate.delta.deletion_vectors import identity, location
 from lakegate.delta.jvm import CALL_ERRORS, OURS, Jvm, first_line, is_caused_by, is_lost
@@ -38,6 +39,10 @@ def private(spark: SparkSession) -> Jvm:
     for key, value in PRIVATE_CONFS.items():
         session.conf.set(key, value)
     return Jvm(session)
+
+
+HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
+"""Fields that a commit takes over from the `commitInfo` of its statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +183,11 @@ def require_files(jvm: Jvm, log: Any, table: TableLocation, actions: Sequence[Ac
             table=table,
             file=missing,
         )
+
+
+def history_of(info: Body) -> str:
+    """Returns the history that a commit takes over from the `commitInfo` of its statement, for `Committer`."""
+    return json.dumps({name: info[name] for name in HISTORY if info.get(name) is not None})
 
 
 def left_by(jvm: Jvm, transaction_id: str) -> Work:

@@ -51,8 +51,6 @@ DECIDED = "publish:decided:"
 """How the token begins under which commits of a decided publish pass the gate: they need no turn."""
 OPERATION = "PUBLISH"
 """The operation of a marker in the table's history."""
-HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
-"""Fields of `commitInfo` that a commit takes over from its statement."""
 QUIET_S = 30.0
 """A publisher that has not decided for this long counts as dead, by the clock of the process that waits for it."""
 LOOK_S = 0.05
@@ -166,7 +164,6 @@ class OpenPublishes:
             TurnNotGranted: The table takes turns, and this is none of its turns.
             Unavailable: The commit failed.
         """
-        history = {name: one.info[name] for name in HISTORY if one.info.get(name) is not None}
         try:
             return exact.commit(
                 self._jvm,
@@ -177,7 +174,7 @@ class OpenPublishes:
                 tags=one.info.get("tags"),
                 is_blind=bool(one.info.get("isBlindAppend")),
                 later=self._afterwards,
-                committer=exact.Committer(token, json.dumps(history), None),
+                committer=exact.Committer(token, exact.history_of(one.info), None),
             )
         except Unavailable as error:
             if error.__cause__ is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,8 +29,6 @@ HOLD_CONF = "spark.lakegate.holdMs"
 HOLD_MS = 30_000
 HOLD_FOR_EXECUTIONS = 2
 """Others wait for this multiple of the last execution's time, if that is longer: the next execution may be slower."""
-HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
-"""Fields that a rebased commit takes over from the statement's own `commitInfo`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +157,7 @@ class CommitAttempt:
 
     def commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
         """Commits actions at a version; "stale" without an attempt if the table has a later version."""
-        said = {name: info[name] for name in HISTORY if info.get(name) is not None}
-        committer = exact.Committer(self._statement_id, json.dumps(said), self.job)
+        committer = exact.Committer(self._statement_id, exact.history_of(info), self.job)
         try:
             while True:
                 tried = exact.commit(
